@@ -21,10 +21,8 @@ class MarlWarning(UserWarning):
 
 
 class RunError(Exception):
-    """Training or an evaluation failed after it had started. The message has the reason and the path of the log.
-
-    `log` is the file with the output of all processes; `mistake`: the cause is a user error (exit code 2, else 1).
-    """
+    """Training or an evaluation failed after it had started. The message has the reason and the path of the `log`, the
+    output of all processes. `mistake`: the cause is a user error (exit code 2, else 1)."""
 
     def __init__(self, reason: str, log: Path, mistake: bool) -> None:
         super().__init__(f"{reason} (log: {log})")

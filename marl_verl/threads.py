@@ -55,11 +55,9 @@ def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
 
 
 async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
-    """Return the result of `fn(*arguments)`, awaited if it is awaitable; its SystemExit becomes a RuntimeError.
-
-    With a limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread. Python
-    cannot stop a thread, so the function continues after a timeout; it does not keep the process alive.
-    """
+    """Return the result of `fn(*arguments)`, awaited if it is awaitable; its SystemExit becomes a RuntimeError. With a
+    limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread: it continues
+    after a timeout, as Python cannot stop a thread, but does not keep the process alive."""
     limit = Limit(seconds)
     try:
         async with limit:  # calling an async function only creates its coroutine, which needs no thread
@@ -116,11 +114,9 @@ class Limit(asyncio.Timeout):  # type: ignore[misc]
 
 @contextmanager
 def breakpoints(stopped: Callable[[], object] | None) -> Iterator[None]:
-    """In this context `breakpoint()` calls `stopped` and opens a prompt; with None it does nothing.
-
-    The first one marks the process as being debugged, for its whole life: limits that expire from then on are ignored.
-    PYTHONBREAKPOINT chooses another debugger, as everywhere in Python.
-    """
+    """In this context `breakpoint()` calls `stopped` and opens a prompt, or another debugger of PYTHONBREAKPOINT; with
+    None it does nothing. The first one marks the process as being debugged, for its whole life: limits that expire from
+    then on are ignored."""
     previous = sys.breakpointhook
 
     def stop(*arguments: Any, **options: Any) -> Any:
@@ -156,10 +152,8 @@ class _Debugger(pdb.Pdb):
 
 
 def outside_loop(call: Callable[[], T]) -> T:
-    """Run a call that runs an event loop; in another thread if this one already runs a loop (a notebook).
-
-    An exception of this thread, such as KeyboardInterrupt, is then raised in the other one, which is awaited.
-    """
+    """Run a call that runs an event loop; in another thread if this one already runs a loop (a notebook). An exception
+    of this thread, such as KeyboardInterrupt, is then raised in the other one, which is awaited."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -108,6 +108,11 @@ class Effects:
         self._closed = self.finished = False
         self._answer: Any = None
 
+    @property
+    def turns(self) -> list[ActRecord]:
+        """Acts with their actions, in index order (final when the run has finished)."""
+        return [record for record in self._records if isinstance(record, ActRecord)]
+
     async def act(self, agent: str, observation: Seen, slot: str | None = None, **parameters: Any) -> Action:
         self._enter()
         (action,) = await self._resolved([self._reach(agent, observation, slot, None, parameters)])
@@ -143,27 +148,25 @@ class Effects:
         """An observation whose replies of this lane are as they were sampled, where they differ by outer white space:
         the tokens of a conversation are then the beginning of its next prompt."""
         messages = list(observation)
-        for record in self._records:
-            if isinstance(record, ActRecord) and record.act.agent == agent and _lane(record.act) == slot:
-                at = len(record.act.observation)
-                if at < len(messages) and tuple(messages[:at]) == record.act.observation:
-                    messages[at] = restored(messages[at], record.action.message)
+        for act, action in self.turns:
+            at = len(act.observation)
+            if (act.agent, _lane(act)) == (agent, slot) and tuple(messages[:at]) == act.observation and messages[at:]:
+                messages[at] = restored(messages[at], action.message)
         return tuple(messages)
 
     def lane(self, agent: str, observation: Observation, slot: str | None) -> str | None:
         """The slot of a request from a task in `slot`: where the last observation and reply of a lane of this task, or
         of its parallel tasks, begin the request, it goes on there (of several, the longest)."""
         ends = []
-        for record in self._records:
-            if not isinstance(record, ActRecord) or record.act.agent != agent:
-                continue
-            name, at = _lane(record.act), len(record.act.observation)
+        for act, action in self.turns:
+            name, at = _lane(act), len(act.observation)
             if (
-                at < len(observation)
-                and record.act.turn + 1 == self._lanes[agent, name]
+                act.agent == agent
+                and at < len(observation)
+                and act.turn + 1 == self._lanes[agent, name]
                 and within(name, slot)
-                and compared(observation[at]) == compared(record.action.message)
-                and tuple(self.as_sampled(agent, observation, name)[:at]) == record.act.observation
+                and compared(observation[at]) == compared(action.message)
+                and self.as_sampled(agent, observation, name)[:at] == act.observation
             ):
                 ends.append((-at, name != slot, path_of(name), name))
         return min(ends, key=lambda end: end[:3])[-1] if ends else slot
@@ -239,9 +242,9 @@ class Effects:
             raise self._fail(f"call {asked.function} must return a JSON value: {error}") from error
 
     def mark_invalid(self, action: Action, why: str) -> None:
-        for record in reversed(self._records):
-            if isinstance(record, ActRecord) and record.action is action:
-                self.invalid[record.act.key] = str(why)
+        for act, recorded in reversed(self.turns):
+            if recorded is action:
+                self.invalid[act.key] = str(why)
                 return
         raise self._fail("team.invalid takes an action that `act` returned in this run")
 

@@ -115,11 +115,6 @@ class Run(Effects):
         """Every completed effect so far, as an immutable copy; available at any time, also after `close`."""
         return Journal(tuple(record for record in self._records if record is not None), self._given.seed)
 
-    @property
-    def turns(self) -> list[ActRecord]:
-        """Acts with their actions, in index order (final when the run has finished)."""
-        return [record for record in self._records if isinstance(record, ActRecord)]
-
     def close(self) -> None:
         """Cancel the run's tasks, which end in the next iterations of the event loop."""
         if not self._closed:
@@ -162,7 +157,7 @@ class Run(Effects):
         error = asyncio.CancelledError() if root.cancelled() else root.exception()
         if error is None and root.result() is None:
             error = self._fail("the workflow returned no answer (None)")
-        elif error is None and not any(isinstance(record, ActRecord) for record in self._records):
+        elif error is None and not self.turns:
             error = self._fail("the workflow ended without an act")
         unanswered = None in self._records
         if error is not None:

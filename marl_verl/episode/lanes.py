@@ -29,6 +29,7 @@ class _Place:
 
     def __init__(self, burst: _Burst | None = None, number: int = 0) -> None:
         self.burst, self.number = burst, number
+        self.numbers: tuple[int, ...] = () if burst is None else (*burst.creator.numbers, number)
         self.last: _Burst | None = None
 
     @property
@@ -92,10 +93,8 @@ def parallel_slot() -> str | None:
 def numbers() -> tuple[int, ...]:
     """The number of the current task among those that were created with it, after the numbers of its creators; none
     for the task that runs the workflow. They do not depend on the order in which actions arrive."""
-    place, numbers = _place.get(), list[int]()
-    while place is not None and place.burst is not None:
-        place, numbers = place.burst.creator, [place.number, *numbers]
-    return tuple(numbers[1:])  # the first is that of the workflow's own task
+    place = _place.get()
+    return () if place is None else place.numbers[1:]  # the first is that of the workflow's own task
 
 
 def within(slot: str | None, outer: str | None) -> bool:

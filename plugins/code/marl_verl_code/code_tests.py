@@ -110,11 +110,8 @@ def run_all(code: str, tests: Sequence[Mapping[str, Any]], limits: Limits) -> li
 
 
 async def run_tests(code: str, tests: Sequence[Mapping[str, Any]], limits: Limits, stop: bool = False) -> list[Outcome]:
-    """Run a program on tests; return outcomes in order. Does not block the loop.
-
-    Args:
-        stop: end with the first test that does not pass, which is then the last of the list.
-    """
+    """Run a program on tests; return outcomes in order. Does not block the loop. `stop`: end with the first test that
+    does not pass, which is then the last of the list."""
     loop = asyncio.get_running_loop()
 
     def run(test: Mapping[str, Any]) -> Outcome:

@@ -76,12 +76,8 @@ class CoderTester(Workflow):
         return program
 
     def sees(self, task: Task, agent: str, before: str | None, failed: list[dict[str, Any]]) -> str:
-        """An agent's observation.
-
-        Args:
-            before: program of the turn before, empty if there was none in the answer; None in the first turn.
-            failed: the tests of the turn before that it failed.
-        """
+        """An agent's observation. `before`: the program of the turn before, empty if there was none in the answer, None
+        in the first turn; `failed`: the tests of that turn that it failed."""
         lines = [f"{task.prompt}\n"]
         if before is not None:
             shown = "\n".join(json.dumps(test) for test in failed[:3]) or "there is no program, or there are no tests"
@@ -107,11 +103,8 @@ def entry_of(task: Task) -> str | None:
 
 
 def written(text: str, entry: str | None = None) -> list[dict[str, Any]]:
-    """The tests of a tester's text, without those of another form.
-
-    Args:
-        entry: the function that tests call; None for tests on standard input and output.
-    """
+    """The tests of a tester's text, without those of another form. `entry`: the function that they call; None for tests
+    on standard input and output."""
     blocks = list(zip(_INPUT.findall(text), _OUTPUT.findall(text), strict=False))
     if blocks and entry is None:
         return [{"input": shown.strip(), "output": expected.strip()} for shown, expected in blocks[:MOST]]

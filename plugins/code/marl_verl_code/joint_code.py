@@ -112,14 +112,12 @@ class TwoCoders(Workflow):
         feedback = dict.fromkeys(agents, "")
         for turn in range(self.turns):
             if self.order == "parallel":
-                seen = {agent: sees(task, agent, codes, feedback[agent], self.shows) for agent in agents}
-                acted = await team.act(seen)
+                acted = await team.act({name: sees(task, name, codes, feedback[name], self.shows) for name in agents})
             else:
                 acted = {}
                 for agent in agents:
                     helper = code_in(acted[HELPER].text) if HELPER in acted else ""
-                    shown = sees(task, agent, codes, feedback[agent], self.shows, helper)
-                    acted[agent] = await team[agent].act(shown)
+                    acted[agent] = await team[agent].act(sees(task, agent, codes, feedback[agent], self.shows, helper))
             written = {agent: code_in(action.text) for agent, action in acted.items()}
             codes = {part: written.get(part, written.get(CODER, "")) for part in (HELPER, MAIN)}
             for agent in agents:
@@ -157,13 +155,8 @@ def share(outcomes: Sequence[Outcome]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def run_assertions(program: str, entry: str, setup: str, tests: tuple[str, ...], limits: Limits) -> tuple[Outcome, ...]:
-    """Run tests, statements with an assertion or more, in the sandbox, apart from the program; one outcome for each.
-
-    Args:
-        entry: name of the function, which tests can also call as `candidate`.
-        setup: statements before each test.
-        limits: of each test.
-    """
+    """Run tests, statements with an assertion or more, each after `setup`, in the sandbox, apart from the program. They
+    call the function `entry` by its name or as `candidate`."""
     return tuple(run_all(program, [{"entry": entry, "setup": setup, "assert": test} for test in tests], limits))
 
 
@@ -228,9 +221,7 @@ def sees(
     task: Task, agent: str, codes: Mapping[str, str], feedback: str, shows: Shows = "own", helper: str = ""
 ) -> str:
     """An agent's observation: the problem, its part, and from turn two on code of the turn before, and the feedback.
-
-    `helper`: the helper's code of the same turn, if it has acted before.
-    """
+    `helper`: the helper's code of the same turn, if it has acted before."""
     entry = entry_of(task)
     other = f"Another programmer writes a function `{AUX}` that does one step of the solution"
     if helper:

@@ -5,6 +5,7 @@ the same attempt, reads their result from the journal.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge
@@ -17,12 +18,11 @@ from marl_verl_code.code_tests import run_tests, tests_of
 
 
 class Feedback(NamedTuple):
-    """Feedback of public tests on an attempt: whether all pass, a text for the agent that refines, and why the attempt
-    could not be tested (None if it could)."""
+    """Feedback of public tests on an attempt."""
 
-    passed: bool
-    text: str
-    invalid: str | None = None
+    passed: bool  # whether all pass
+    text: str  # for the agent that refines
+    invalid: str | None = None  # why the attempt could not be tested
 
 
 class GenerateAndRefine(Workflow):
@@ -69,7 +69,6 @@ HOW = (
     "Write a Python program that reads from standard input and writes to standard output. "
     "Put the whole program in one ```python block."
 )
-NO_PROGRAM = "no code block"
 
 
 class RefineCode(GenerateAndRefine):
@@ -87,11 +86,9 @@ class RefineCode(GenerateAndRefine):
     longest: Annotated[int, Ge(40)] = 1000
 
     def first(self, task: Task) -> str:
-        """The problem, and the form of an answer."""
         return f"{task.prompt}\n\n{how(task)}"
 
     def again(self, task: Task, answer: str, feedback: Feedback) -> str:
-        """The problem, the attempt, what the first failing public test says, and the form of an answer."""
         attempt = f"```python\n{answer}\n```" if answer else "(no program)"
         return (
             f"{task.prompt}\n\nAn attempt at this problem:\n\n{attempt}\n\n"
@@ -99,13 +96,11 @@ class RefineCode(GenerateAndRefine):
         )
 
     def answer_of(self, text: str) -> str:
-        """The last fenced block of a text, empty without one."""
         return program_in(text)
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
-        """Feedback of the first failing public test."""
         if not answer:
-            return Feedback(False, "There is no program: no block between ``` and ``` was found.", NO_PROGRAM)
+            return Feedback(False, "There is no program: no block between ``` and ``` was found.", "no code block")
         tests = [dict(test) for test in tests_of(task, "public")]
         failure = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
         if failure is None:
@@ -129,9 +124,7 @@ async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: 
     outcomes = await run_tests(code, tests, Limits(seconds, megabytes), stop=True)
     if not outcomes or outcomes[-1].passed:
         return None
-    last = outcomes[-1]
-    record = {"verdict": last.verdict, "output": last.output[:10_000], "error": last.error}
-    return {"test": len(outcomes) - 1, "outcome": record}
+    return {"test": len(outcomes) - 1, "outcome": replace(outcomes[-1], output=outcomes[-1].output[:10_000])}
 
 
 def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: int) -> str:

@@ -32,11 +32,9 @@ PUBLIC = 2
 
 
 def human_eval(row: Fields) -> Task:
-    """A row of HumanEval: `prompt`, `entry_point`, and `test` with a function `check(candidate)`.
-
-    Each assertion in the body of `check` is a test, as is each block with assertions in it. The other statements are
-    the setup, with what the prompt has before the function: imports, and functions that tests use.
-    """
+    """A row of HumanEval: `prompt`, `entry_point`, and `test` with a function `check(candidate)`. Each assertion in the
+    body of `check` is a test, as is each block with assertions in it. The other statements are the setup, with what the
+    prompt has before the function: imports, and functions that tests use."""
     entry, prompt = row.text("entry_point"), str(row.value("prompt"))
     body = _parsed(row, str(row.value("test")), "test")
     checks = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check"]

@@ -75,11 +75,8 @@ def standard_streams() -> None:
 
 
 def fit(request: dict[str, Any], processes: bool) -> None:
-    """Have what programs often ask for work within the limits.
-
-    The stack of a thread, the number of processors, locks of multiprocessing where there are threads only, and the
-    names of the standard streams where there is no /proc.
-    """
+    """Have what programs often ask for work within the limits: the stack of a thread, the number of processors, locks
+    of multiprocessing where there are threads only, the names of the standard streams where there is no /proc."""
     set_size, open_file, count = threading.stack_size, open, min(os.cpu_count() or 1, POOL)
 
     def stack_size(*size: int) -> int:
@@ -203,10 +200,8 @@ def raised(error: BaseException) -> list[Any]:
 
 
 def judge(request: dict[str, Any], channel: socket.socket) -> int:
-    """Run a test, statements with assertions, whose calls of `candidate` the caller passes on to the program's process.
-
-    Sends ["call", args, kwargs] for each call, and at last ["passed"] or ["raise", ...].
-    """
+    """Run a test, statements with assertions. Sends ["call", args, kwargs] for each call of `candidate`, which the
+    caller passes on to the program's process, and at last ["passed"] or ["raise", ...]."""
 
     def candidate(*arguments: Any, **named: Any) -> Any:
         values.send(channel, values.to_json(["call", list(arguments), named]))

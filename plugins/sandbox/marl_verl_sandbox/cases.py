@@ -3,47 +3,40 @@
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from marl_verl.errors import MarlError, user_error
 from marl_verl.files import MOST_DOCUMENT, read_bytes
-from marl_verl.options import Options, build
 from marl_verl_sandbox import values
-from marl_verl_sandbox.pool import Limits, Seconds
+from marl_verl_sandbox.pool import Limits
 from marl_verl_sandbox.runs import CORES, Outcome, Sandbox
 
 
-class Call(Options):
+class Call(msgspec.Struct, forbid_unknown_fields=True):
     """A call of a function, and the value that it must return."""
 
     args: list[Any]
     expected: Any
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    kwargs: dict[str, Any] = {}
 
 
-class Streams(Options):
+class Streams(msgspec.Struct, forbid_unknown_fields=True):
     """Standard input and output of a program."""
 
     stdin: str
     stdout: str
 
 
-class Cases(Options):
-    """Tests of one program.
-
-    Attributes:
-        cases: calls of the function `entry`.
-        entry: name of a function, or "Class.method".
-        stdin_cases: standard inputs and outputs, instead of calls.
-        timeout: seconds for each case.
-    """
+class Cases(msgspec.Struct, forbid_unknown_fields=True):
+    """Tests of one program: calls of the function `entry` (or "Class.method"), or standard inputs and outputs."""
 
     cases: Sequence[Call] = ()
     entry: str = ""
     stdin_cases: Sequence[Streams] = ()
-    timeout: Seconds = 5.0
+    timeout: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 5.0  # seconds for each case
 
     def __post_init__(self) -> None:
         if bool(self.cases) == bool(self.stdin_cases):
@@ -56,12 +49,9 @@ def read_cases(path: Path) -> Cases:
     where = f"test file '{path}'"
     with user_error(f"{where} cannot be read as JSON", OSError, ValueError, RecursionError):
         data = json.loads(read_bytes(path, MOST_DOCUMENT, follow=True).decode("utf-8-sig"))
-    tests = build(Cases, data, where)
-    for name, kind in (("cases", Call), ("stdin_cases", Streams)):
-        cases = [build(kind, case, f"{where}, {name} {i}") for i, case in enumerate(getattr(tests, name), start=1)]
-        setattr(tests, name, cases)
-    for case in tests.cases:
-        with user_error(where, TypeError):
+    with user_error(where, MarlError, msgspec.ValidationError, TypeError):
+        tests = msgspec.convert(data, Cases)
+        for case in tests.cases:
             values.to_json([case.args, case.kwargs, case.expected])
     return tests
 

@@ -43,14 +43,8 @@ def call(name: str, *arguments: object) -> None:
 
 
 def enter(flags: int, proc: int | None = None) -> None:
-    """Move this process, which has one thread, into new namespaces; it keeps the numbers of its user and group.
-
-    Args:
-        proc: file descriptor of /proc, where the root has none.
-
-    Raises:
-        OSError: the kernel forbids it.
-    """
+    """Move this process, which has one thread, into new namespaces; it keeps the numbers of its user and group. `proc`:
+    a descriptor of /proc, where the root has none. OSError: the kernel forbids it."""
     user, group = os.geteuid(), os.getegid()
     call("unshare", flags)
     if flags & USER:
@@ -68,12 +62,8 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def private_root(stdlib: str, packages: Iterable[str], folder: str) -> None:
-    """Replace the root of this mount namespace by one with Python's library, read-only, and nothing else.
-
-    Args:
-        stdlib: folder of the standard library; packages installed in it are hidden.
-        packages: folders of packages, which appear in `folder`.
-    """
+    """Replace the root of this mount namespace by one with Python's library, read-only, and nothing else. Packages that
+    are installed in `stdlib` are hidden; the folders `packages` appear in `folder`."""
     point = "/sys"  # only this mount namespace sees what is mounted there
     mount("none", "/", None, RECURSIVE | PRIVATE)
     mount("tmpfs", point, "tmpfs", NO_SUID | NO_DEVICES, "size=1m,mode=755")

@@ -27,14 +27,8 @@ _MEMORY = 4 << 30
 
 
 class Limited:
-    """The function `answer(*arguments)` of a Python file, which may import installed packages.
-
-    It takes and returns plain JSON values. `warm()` of the file imports what is needed, once.
-
-    Args:
-        file: the Python file.
-        name: its name in errors.
-    """
+    """The function `answer(*arguments)` of a Python file, which may import installed packages; it takes and returns
+    plain JSON values. `warm()` of the file imports what is needed, once. `name` is for errors."""
 
     def __init__(self, file: Path, name: str) -> None:
         self._file, self._name = file, name

@@ -45,19 +45,12 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one run of a program.
+    """Limits of one run of a program."""
 
-    Attributes:
-        seconds: wall clock; the limit of processor time is two seconds more.
-        megabytes: address space of each of its processes.
-        processes: processes and threads at once.
-        folder_megabytes: size of its temporary folder (tier `isolated`).
-    """
-
-    seconds: Seconds = 5.0
-    megabytes: Megabytes = 512
-    processes: int = 32
-    folder_megabytes: int = 16
+    seconds: Seconds = 5.0  # wall clock; the limit of processor time is two seconds more
+    megabytes: Megabytes = 512  # address space of each of its processes
+    processes: int = 32  # processes and threads at once
+    folder_megabytes: int = 16  # its temporary folder (tier `isolated`)
 
 
 class Template:
@@ -99,15 +92,8 @@ class Template:
 
 
 class Process:
-    """One process of the sandbox, for use in a `with` block, at the end of which nothing of it is left.
-
-    Args:
-        request: what `candidate.run` reads.
-        stdin: content of its standard input.
-
-    Raises:
-        MarlError: the request is too large.
-    """
+    """One process of the sandbox, for use in a `with` block, at the end of which nothing of it is left. It does what
+    `request` says (`candidate.run`). MarlError: the request is too large."""
 
     def __init__(self, template: Template, limits: Limits, request: dict[str, Any], stdin: bytes = b"") -> None:
         message = json.dumps({**vars(limits), **request}).encode()

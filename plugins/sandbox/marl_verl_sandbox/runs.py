@@ -33,22 +33,15 @@ at_once = threading.BoundedSemaphore(CORES)
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a program on one case.
-
-    Attributes:
-        verdict: "passed"; "wrong" output or value, or a failed assertion; "error", an exception or an exit code other
-            than 0; "timeout".
-        output: its standard output, or the returned value as text.
-        error: the reason if it did not pass; for a program, the end of its error output.
-    """
+    """Result of a program on one case. "wrong": output or value, or a failed assertion; "error": an exception, or
+    another exit code than 0."""
 
     verdict: Verdict
-    output: str = ""
-    error: str = ""
+    output: str = ""  # of the program, or the returned value as text
+    error: str = ""  # why it did not pass; for a program, the end of its error output
 
     @property
     def passed(self) -> bool:
-        """Whether the case passes."""
         return self.verdict == "passed"
 
 
@@ -123,11 +116,9 @@ class Sandbox:
     def holds(self, program: str, entry: str, setup: str, test: str, limits: Limits = LIMITS) -> Outcome:
         """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing.
 
-        The test runs in a process of its own, which has the expected values; each call is passed on to the program's
-        process by value. So the test sees plain values, and no change of an argument.
-
-        Args:
-            setup: statements before the test, such as functions that it uses.
+        The test, after the statements of `setup`, runs in a process of its own, which has the expected values; each
+        call is passed on to the program's process by value. So the test sees plain values, and no change of an
+        argument.
         """
         tier = self.tier if not self.url else Sandbox().tier
         request = {"kind": "judge", "setup": setup, "test": test, "entry": entry}

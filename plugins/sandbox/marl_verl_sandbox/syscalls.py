@@ -71,14 +71,8 @@ ABSENT: Line = (RETURN, 0, 0, 0x00050000 | errno.ENOSYS)  # the C library then u
 
 
 def install(processes: bool) -> None:
-    """Install the filter in this process, for good, and in the processes that it starts.
-
-    Args:
-        processes: whether the program may start processes and send signals (in a PID namespace of its own).
-
-    Raises:
-        OSError: the kernel forbids it.
-    """
+    """Install the filter in this process, for good, and in the processes that it starts. `processes`: the program may
+    start processes and send signals, in a PID namespace of its own. OSError: the kernel forbids it."""
     column, architecture = MACHINES[os.uname().machine]
     lines = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), KILL, (LOAD, 0, 0, NUMBER)]
     lines += [(AT_LEAST, 0, 1, 0x40000000), KILL, (AT_LEAST, 0, 1, NEWER), ABSENT]  # the first: x32 numbers

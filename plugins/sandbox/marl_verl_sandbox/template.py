@@ -95,16 +95,12 @@ class Packages(MetaPathFinder):
 
 
 class Start(NamedTuple):
-    """What the processes of a tier start with: `main` has opened it.
-
-    `proc` is a descriptor of /proc; `processes` says whether programs may start processes; `visible` and `readable` are
-    the rules of `_readable`.
-    """
+    """What the processes of a tier start with: `main` has opened it."""
 
     tier: str
-    proc: int
-    processes: bool
-    visible: list[tuple[str | int, int]]
+    proc: int  # descriptor of /proc
+    processes: bool  # whether programs may start processes
+    visible: list[tuple[str | int, int]]  # rules of `_readable`, as the next
     readable: int | None
 
 
