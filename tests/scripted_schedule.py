@@ -13,6 +13,7 @@ from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Done, Report, Rows
 from marl_verl.config.parts import algorithm_named
+from marl_verl.config.schema import Filter
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.threads import in_thread
@@ -184,7 +185,7 @@ class Trainer:
                 raise MarlError(report.error)
 
     def signal(self, table: Any, result: Any) -> Any:
-        return Signal.of(table, result, {runtime.name for runtime in self.runtimes}) if self.filters else None
+        return Signal.of(table, result, {runtime.name for runtime in self.runtimes}, Filter()) if self.filters else None
 
     def stored(self, table: Any, result: Any) -> tuple[dict[str, float], Any]:
         self.sizes.append(len(table))

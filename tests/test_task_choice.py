@@ -18,6 +18,7 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
 from marl_verl.config.schedule import curriculum_of, filter_of
+from marl_verl.config.schema import Filter
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData
@@ -41,7 +42,7 @@ def computed(table: RowTable, name: str = "grpo", **options: Any) -> AdvantageRe
 def test_rows_of_groups_without_variance_are_not_trained_on() -> None:
     rows = [row("s1t0", s, 0, reward=1.0) for s in range(2)] + [row("s1t1", s, 0, reward=s) for s in range(2)]
     table = RowTable.from_rows(rows)
-    signal = Signal.of(table, computed(table), {"a"})
+    signal = Signal.of(table, computed(table), {"a"}, Filter())
     assert signal == Signal([2, 3], frozenset(["s1t1"]), dropped_groups=1, dropped_rows=2)
     assert signal.metrics() == {"filter/dropped_groups": 1, "filter/dropped_rows": 2, "filter/useful_tasks": 1}
 
@@ -55,10 +56,10 @@ def test_groups_are_those_that_the_algorithm_declares() -> None:
         for i, agent in enumerate(agents)
     ]
     table = RowTable.from_rows(rows)
-    by_agent = Signal.of(table, computed(table, group="agent"), set(agents))
+    by_agent = Signal.of(table, computed(table, group="agent"), set(agents), Filter())
     assert (by_agent.rows, by_agent.tasks, by_agent.dropped_groups) == ([0, 2], {"s1t0"}, 1)
-    assert Signal.of(table, computed(table, group="task"), set(agents)).rows == [0, 1, 2, 3]
-    frozen = Signal.of(table, computed(table, group="agent"), {"b"})
+    assert Signal.of(table, computed(table, group="task"), set(agents), Filter()).rows == [0, 1, 2, 3]
+    frozen = Signal.of(table, computed(table, group="agent"), {"b"}, Filter())
     assert (frozen.rows, frozen.tasks, frozen.dropped_groups) == ([], frozenset(), 1)
 
 
@@ -67,7 +68,7 @@ def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: li
     rows = [row(f"s1t{t}", s, 0, r / 3) for t, group in enumerate(rewards) for s, r in enumerate(group)]
     table = RowTable.from_rows(rows)
     found = computed(table)
-    signal = Signal.of(table, found, {"a"})
+    signal = Signal.of(table, found, {"a"}, Filter())
     assert signal.tasks == {f"s1t{t}" for t, group in enumerate(rewards) if len(set(group)) > 1}
     dropped = np.setdiff1d(np.arange(len(rows)), signal.rows)
     assert not found.advantage[dropped].any()
@@ -109,7 +110,7 @@ class Trainer:
     def keep(self, reports: list[Report]) -> None: ...
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal:
-        return Signal.of(table, result, {"a"})
+        return Signal.of(table, result, {"a"}, Filter())
 
     def sample(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
@@ -209,3 +210,14 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
     assert saved == {"step": 7, "tasks": {"task-0": {"rate": 0.5}, "task-2": {"rate": 0.625}}}
     counts = subject.metrics()
     assert [counts[f"curriculum/tasks/{pool}"] for pool in ("new", "hard", "medium", "easy")] == [1, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("above", "below", "teaching"), [(None, 0.8, {0, 1}), (0.2, 0.8, {1})])
+def test_groups_teach_within_a_range_of_mean_rewards(
+    above: float | None, below: float | None, teaching: set[int]
+) -> None:
+    """Mean rewards are 0.1, 0.5 and 0.85; a bound itself is not within the range."""
+    groups = [(0.0, 0.2), (0.0, 1.0), (0.7, 1.0)]
+    table = RowTable.from_rows([row(f"s1t{t}", s, 0, r) for t, group in enumerate(groups) for s, r in enumerate(group)])
+    signal = Signal.of(table, computed(table), {"a"}, Filter(above=above, below=below))
+    assert signal.tasks == {f"s1t{t}" for t in teaching}

@@ -77,6 +77,12 @@ class Filter:
 
     no_variance: bool = True  # false: no filter
     refill: Annotated[int, Interval(ge=0, le=16)] = 2  # rounds of further tasks in a step, at most
+    above: float | None = None  # groups with a mean reward above it are trained on; null: all
+    below: float | None = None  # groups with a mean reward below it are trained on; null: all
+
+    def __post_init__(self) -> None:
+        if self.above is not None and self.below is not None and self.above >= self.below:
+            raise MarlError(f"'above' must be less than below={self.below:g}, got {self.above:g}")
 
 
 @dataclass(frozen=True)

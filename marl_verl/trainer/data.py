@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, Memory, RowTable
+from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
+from marl_verl.config.schema import Filter
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json, write_json
 
@@ -164,8 +166,8 @@ class Signal:
     2503.14476, section 3.2.
 
     A group teaches if the advantage of one of its rows is not 0, i.e. A_i = (R_i - b) / (sigma + eps) != 0 for some i
-    of a trained policy. Groups are those that the algorithm declares: of a task, a turn, siblings of a tree. A task
-    teaches if one of its groups does.
+    of a trained policy, and its mean reward is within `above` and `below`, as in MARTI. Groups are those that the
+    algorithm declares: of a task, a turn, siblings of a tree. A task teaches if one of its groups does.
     """
 
     rows: list[int]  # rows of groups that teach, ascending
@@ -174,12 +176,16 @@ class Signal:
     dropped_rows: int
 
     @classmethod
-    def of(cls, table: RowTable, result: AdvantageResult, trained: Collection[str]) -> "Signal":
+    def of(cls, table: RowTable, result: AdvantageResult, trained: Collection[str], settings: Filter) -> "Signal":
         """The signal of a batch's n rows. Groups without a row of a trained policy are neither used nor dropped."""
         codes = [code for code, name in enumerate(table.policy.names) if name in trained]
         learning = np.isin(table.policy.codes, codes) & (result.group >= 0)
         size = [np.abs(result.of_tokens(row, int(n))).max(initial=0) for row, n in enumerate(table.length)]
-        teaching = np.unique(result.group[learning & (np.array(size) > ZERO)])
+        _, ids = np.unique(result.group, return_inverse=True)
+        mean = group_mean(result.reward, ids)[ids]
+        lowest, highest = (bound if bound is not None else np.nan for bound in (settings.above, settings.below))
+        within = ~(mean <= lowest) & ~(mean >= highest)
+        teaching = np.unique(result.group[learning & (np.array(size) > ZERO) & within])
         kept = np.isin(result.group, teaching)
         uids = frozenset(table.uid.names[task] for task in np.unique(table.uid.codes[kept]))
         groups = len(np.unique(result.group[learning]))

@@ -146,7 +146,7 @@ class Trainer:
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
         """The rows to train on; None without a filter: all."""
-        return Signal.of(table, result, self.policies.learning) if self.filter is not None else None
+        return Signal.of(table, result, self.policies.learning, self.filter) if self.filter else None
 
     def stored(self, table: RowTable, result: AdvantageResult) -> tuple[dict[str, float], Signal | None]:
         """Store how a step's advantages were computed. Returns the metrics of team and agents, and the `signal`."""
