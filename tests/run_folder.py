@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Failure, Sample
-from marl_verl.algo.sampling.base import sample_lines
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
 from marl_verl.episode.codec import as_line

@@ -9,7 +9,7 @@ from marl_verl_at_grpo.algorithm import AT_GRPO
 from marl_verl_testing.rows import algorithm
 
 from marl_verl.algo.advantage import Advantage, NoBaseline, Overlong, RowTable
-from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError

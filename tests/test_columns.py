@@ -16,7 +16,7 @@ from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.base import add_columns
+from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows

@@ -15,8 +15,7 @@ from marl_verl_testing import ScriptedPolicy, check_sampler
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.credit import TableCredit, shapley
-from marl_verl.algo.credit.shapley import coalitions
+from marl_verl.algo.credit import TableCredit, coalitions, shapley
 from marl_verl.algo.rewards import Mix
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team

@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.base import sample_lines
 from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.backend.rollout.clients import EndpointClient, reach
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext, request_seed
 from marl_verl.config.policy_models import check_endpoint, endpoint_key

@@ -11,8 +11,7 @@ import pytest
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import StepGroups
-from marl_verl.algo.credit.table import C3, Efficiency
+from marl_verl.algo.credit import C3, Efficiency, StepGroups
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError

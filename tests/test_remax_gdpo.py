@@ -12,13 +12,12 @@ from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.algorithms.gdpo import GDPO
-from marl_verl.algo.algorithms.remax import REMAX
-from marl_verl.algo.rewards.mix import Mix
+from marl_verl.algo.algorithms.presets import GDPO, REMAX
+from marl_verl.algo.rewards import Mix
 from marl_verl.algo.sampling import Sample
-from marl_verl.algo.sampling.base import GREEDY, sample_lines
-from marl_verl.algo.sampling.context import TaskContext, score_parts
+from marl_verl.algo.sampling.context import GREEDY, TaskContext, score_parts
 from marl_verl.algo.sampling.independent import GreedyBaseline
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.config.reward_function import FunctionScored
 from marl_verl.episode import Action, Team, Workflow

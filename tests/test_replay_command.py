@@ -13,7 +13,7 @@ from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
-from marl_verl.algo.sampling.base import sample_lines
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line

@@ -9,7 +9,7 @@ from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_testing.algorithm import row_of
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Done, Report, Rows

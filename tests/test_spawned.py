@@ -12,7 +12,7 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, che
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode

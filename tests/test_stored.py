@@ -12,7 +12,7 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl import plugins
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.base import sample_lines
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow
 from marl_verl.episode.codec import as_line, encode_episode, plain

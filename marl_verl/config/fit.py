@@ -16,10 +16,10 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.advantage.returns import Returns
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit.base import ReplayCredit
+from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
-from marl_verl.algo.sampling.base import add_columns
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
+from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS

@@ -9,16 +9,15 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo import advantage, credit, rewards
-from marl_verl.algo.advantage import compare
-from marl_verl.algo.algorithms import Algorithm, Loss, Metric, gdpo, gigpo, remax
+from marl_verl.algo.algorithms import Algorithm, Loss, Metric, presets
 from marl_verl.algo.sampling import Sampler
-from marl_verl.algo.sampling.base import ColumnFunction
+from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
 from marl_verl.team import Named, TeamConfig
 
-CORE = tuple(module.__name__ for module in (rewards, credit, advantage, compare, gigpo, remax, gdpo))
+CORE = tuple(module.__name__ for module in (rewards, credit, advantage, presets))
 """Modules whose parts have short names in every config."""
 BASES = (Metric, credit.ReplayCredit, credit.TableCredit, advantage.Estimator, advantage.Returns, rewards.RewardMix)
 """Classes to derive parts from."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.credit.base import ReplayCredit, TableCredit
+from marl_verl.algo.credit import ReplayCredit, TableCredit
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, user_error

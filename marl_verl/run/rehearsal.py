@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from omegaconf import DictConfig
 
 from marl_verl import plugins
-from marl_verl.algo.sampling.base import Candidate
-from marl_verl.algo.sampling.context import SamplingContext, TaskContext, judged
+from marl_verl.algo.sampling.context import Candidate, SamplingContext, TaskContext, judged
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.advantage.result import agent_statistics
+from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Metric
 from marl_verl.backend.protocol import Report, Rollouts
 from marl_verl.tasks.base import draws, side_statistics

@@ -2,11 +2,18 @@
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, group_mean
 from marl_verl.algo.advantage.compare import Baseline, LeaveOneOut, Max, Mean, NoBaseline, Population, Scale
-from marl_verl.algo.advantage.estimator import Advantage, Estimator, GroupEstimator, Memory, Overlong, Rows
-from marl_verl.algo.advantage.groups import AGENT, SIBLINGS, TASK, TURN, Group, group_ids
-from marl_verl.algo.advantage.result import AdvantageResult
+from marl_verl.algo.advantage.compare import Unbiased as Unbiased
+from marl_verl.algo.advantage.estimator import (
+    Advantage,
+    AdvantageResult,
+    Estimator,
+    GroupEstimator,
+    Memory,
+    Overlong,
+    Rows,
+)
 from marl_verl.algo.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
-from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.advantage.rows import AGENT, SIBLINGS, TASK, TURN, Group, RowTable, group_ids
 
 __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "RowTable"]
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale"]

@@ -1,24 +1,100 @@
-"""Advantage estimators. `Advantage` composes returns, overlong penalty, groups, baseline and scale."""
+"""Advantage estimators and their result. `Advantage` composes returns, overlong penalty, group, baseline and scale."""
 
+import functools
 from abc import abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
 
-from marl_verl.algo.advantage.columns import FloatArray, group_mean
+from marl_verl.algo.advantage.columns import (
+    FloatArray,
+    IntArray,
+    TokenArray,
+    combine,
+    extremes,
+    group_mean,
+    token_arrays,
+)
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
-from marl_verl.algo.advantage.groups import TASK, Group, group_ids, sample_ids, session_weights
-from marl_verl.algo.advantage.result import AdvantageResult
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
-from marl_verl.algo.advantage.rows import RowTable
+from marl_verl.algo.advantage.rows import TASK, Group, RowTable, group_ids, sample_ids
 from marl_verl.errors import MarlError
 from marl_verl.options import Part, Positive, Small
 
 Memory = Mapping[str, float]
 """What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
+
+
+@dataclass(frozen=True)
+class AdvantageResult:
+    """Per row [n], float64: advantage = weight * (ret - baseline) / scale."""
+
+    ret: FloatArray  # the return that was compared: the session's mean if a session counts once
+    reward: FloatArray  # of the row, after the mix
+    baseline: FloatArray
+    scale: FloatArray
+    group: IntArray  # ids 0..G-1; a row of an untrained agent is alone in its group
+    sample: IntArray  # ids; rows of one sample count once
+    group_by: tuple[str, ...]  # the columns that define a group
+    stages: Sequence[tuple[str, FloatArray]] = ()  # from reward to return: (name of the step, values after it)
+    target: FloatArray | None = None  # value target of the critic, if the returns need one
+    weight: FloatArray | None = None  # factor of each advantage, see `weighted`; None: all are 1
+    # an advantage per response token [length], before the weight, which the update uses in place of the row's;
+    # statistics use that of the row; see `with_tokens`
+    tokens: TokenArray | None = None
+
+    @functools.cached_property
+    def advantage(self) -> FloatArray:
+        """[n] weight * (ret - baseline) / scale."""
+        advantage: FloatArray = (self.ret - self.baseline) / self.scale
+        return advantage if self.weight is None else self.weight * advantage
+
+    def weighted(self, weight: FloatArray) -> "AdvantageResult":
+        """The result with each advantage multiplied by a weight [n], finite and at least 0; weights multiply."""
+        return replace(self, weight=weight if self.weight is None else self.weight * weight)
+
+    def with_tokens(self, values: Sequence[Any]) -> "AdvantageResult":
+        """The result with a finite advantage per response token: a sequence for each row."""
+        return replace(self, tokens=token_arrays(values))
+
+    def of_tokens(self, row: int, length: int) -> FloatArray:
+        """[length] the advantages of a row's response tokens, as the update uses them."""
+        if self.tokens is None:
+            return np.full(length, self.advantage[row])
+        tokens: FloatArray = self.tokens[row]
+        return tokens if self.weight is None else self.weight[row] * tokens
+
+    def members(self, row: int) -> IntArray:
+        """The rows of the group of `row`, ascending."""
+        return np.flatnonzero(self.group == self.group[row])
+
+    def spread(self, rows: IntArray, reward: FloatArray) -> "AdvantageResult":
+        """The same result for a table of n rows with a `reward` [n], of which those in `rows` were compared; each other
+        one is alone in its group: R is the reward, the advantage 0."""
+        others = np.delete(np.arange(len(reward)), rows)
+        place = np.empty(len(reward), dtype=np.int64)
+        place[np.append(rows, others)] = np.arange(len(reward))
+
+        def column(values: Any, fill: Any) -> Any:
+            return np.append(values, fill)[place]
+
+        alone, zeros, ones = np.arange(len(others)) + 1, np.zeros(len(others)), np.ones(len(others))
+        return replace(
+            self,
+            ret=column(self.ret, reward[others]),
+            reward=reward,
+            baseline=column(self.baseline, reward[others]),
+            scale=column(self.scale, ones),
+            group=column(self.group, np.max(self.group) + alone),
+            sample=column(self.sample, np.max(self.sample) + alone),
+            stages=tuple((name, column(values, reward[others])) for name, values in self.stages),
+            target=None if self.target is None else column(self.target, zeros),
+            weight=None if self.weight is None else column(self.weight, ones),
+            tokens=None if self.tokens is None else column(self.tokens, token_arrays([None] * len(others))),
+        )
 
 
 @dataclass(frozen=True)
@@ -133,7 +209,7 @@ class Advantage(GroupEstimator):
         scale_group: columns of other groups for sigma, which is then the spread of R - b in these groups; () is the
             whole batch, ("agent",) each agent; None: the same groups.
         singleton: advantage of a group of one sample: "zero", "raw" or "batch" (see `compare.compare`).
-        session_weight: weigh sessions equally in a loss that averages "tokens" or "rows" (`groups.session_weights`).
+        session_weight: weigh sessions equally in a loss that averages "tokens" or "rows" (`session_weights`).
     """
 
     name: ClassVar[str] = "advantage"
@@ -180,3 +256,52 @@ class Advantage(GroupEstimator):
         columns = value[sample], reward, b[sample], scale[sample]
         result = AdvantageResult(*columns, group, sample, self.group, stages, target=target)
         return result if not self.session_weight else result.weighted(session_weights(table, self.session_weight))
+
+
+def session_weights(table: RowTable, unit: str) -> FloatArray:
+    """[n] w = (N / S) / n_s: of session s with n_s of its policy's N tokens or rows (`unit`) in S sessions."""
+    size = table.length.astype(np.float64) if unit == "tokens" else np.ones(len(table))
+    policy = combine([table.policy.codes], len(table))
+    session = combine([policy, table.uid.codes, table.session], len(table))
+    sessions = np.bincount(policy[np.unique(session, return_index=True)[1]])
+    weights: FloatArray = (np.bincount(policy, size) / sessions)[policy] / np.bincount(session, size)[session]
+    return weights
+
+
+def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
+    """Agent -> its metrics in a batch, whether or not agents share a policy; spawned agents are one with their role.
+
+    Failed episodes have no rows and are not counted.
+
+        rows, groups                      rows of this agent, groups that contain at least one of them
+        zero_variance, singles            share of these groups with two or more samples, all of the same return (no
+                                          learning signal), and with one sample only; computed over all rows of a group,
+                                          including those of other agents
+        reward, reward/COMPONENT          mean over its rows; of a component, over the rows that have it
+        advantage_mean, advantage_std     mean and population std of the advantages
+        response_length                   mean tokens of a response
+        invalid                           share of actions that the workflow marked as invalid
+    """
+    group, agent = result.group, table.role.codes
+    low, high = extremes(result.ret, group)
+    samples = np.bincount(group[np.unique(result.sample, return_index=True)[1]])
+    single, flat = samples == 1, (samples > 1) & (low == high)
+    statistics = {}
+    for code in np.unique(agent):
+        rows = np.flatnonzero(agent == code)
+        groups = np.unique(group[rows])
+        having = {name: rows[present[rows]] for name, present in table.present.items() if present[rows].any()}
+        values = {
+            "rows": len(rows),
+            "groups": len(groups),
+            "zero_variance": flat[groups].mean(),
+            "singles": single[groups].mean(),
+            "reward": result.reward[rows].mean(),
+            **{f"reward/{name}": table.rewards[name][rows_of].mean() for name, rows_of in having.items()},
+            "advantage_mean": result.advantage[rows].mean(),
+            "advantage_std": result.advantage[rows].std(),
+            "response_length": table.length[rows].mean(),
+            "invalid": table.invalid[rows].mean(),
+        }
+        statistics[table.role.names[code]] = {name: float(value) for name, value in values.items()}
+    return statistics

@@ -6,10 +6,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import BoolArray, FloatArray, IntArray, combine, extremes, numbers_of
-from marl_verl.algo.advantage.groups import check_shared
+from marl_verl.algo.advantage.columns import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    combine,
+    deepest_first,
+    extremes,
+    numbers_of,
+)
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.advantage.tree import Tree, deepest_first
 from marl_verl.errors import MarlError
 from marl_verl.options import Part, Share
 
@@ -108,7 +114,7 @@ class TreeMean(Returns):
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         tree = table.tree
-        share = _crossed_share(table, tree) if tree.crossed else _node_share(table, tree, reward)
+        share = _crossed_share(table) if tree.crossed else _node_share(table, reward)
         ret, below = reward.copy(), np.zeros(tree.count)  # below: mean over the children of their R
         depth = np.zeros(len(table), dtype=np.int64)
         depth[tree.row] = tree.depth[tree.node]
@@ -188,7 +194,7 @@ def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str
     """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
     MarlError, with the name `what` of a turn, if its rows have different rewards."""
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
-    check_shared(table, reward, turns, what)
+    table.check_shared(reward, turns, what)
     _, first = np.unique(turns, return_index=True)
     sessions = combine([table.uid.codes[first], table.session[first]], len(first))
     return _sum_to_go(reward[first], sessions, gamma, step=table.turn[first])[turns]
@@ -209,9 +215,10 @@ def _sum_own_turns(table: RowTable, reward: FloatArray, gamma: float) -> FloatAr
     return back
 
 
-def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
+def _node_share(table: RowTable, reward: FloatArray) -> FloatArray:
     """[n] each row's weight in the mean over its parent's children: 1 / (rows at its node * children of the parent)."""
-    check_shared(table, reward, tree.node, "one joint action")
+    tree = table.tree
+    table.check_shared(reward, tree.node, "one joint action")
     _, one = np.unique(tree.node, return_index=True)
     above = tree.parent[one]
     children = np.bincount(above[above >= 0], minlength=tree.count)
@@ -219,9 +226,9 @@ def _node_share(table: RowTable, tree: Tree, reward: FloatArray) -> FloatArray:
     return share
 
 
-def _crossed_share(table: RowTable, tree: Tree) -> FloatArray:
+def _crossed_share(table: RowTable) -> FloatArray:
     """[n] as `_node_share`, for crossed rows: an agent's rows together cover each joint action of the parent once."""
-    ours = combine([tree.parent, table.agent.codes], len(table))
+    tree, ours = table.tree, combine([table.tree.parent, table.agent.codes], len(table))
     nodes = np.bincount(ours[tree.row], minlength=len(table))  # an agent with two lanes is at each node twice
     _, one = np.unique(ours, return_index=True)
     inner = one[tree.parent[one] >= 0]

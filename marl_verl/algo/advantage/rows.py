@@ -1,4 +1,4 @@
-"""The row table: all turns of a batch in columns. The input of every advantage estimator."""
+"""The row table: all turns of a batch in columns, the input of every advantage estimator; and groups of its rows."""
 
 import functools
 import math
@@ -17,16 +17,18 @@ from marl_verl.algo.advantage.columns import (
     IntArray,
     Labels,
     TokenArray,
+    Tree,
     by_name,
+    combine,
     first_true,
     numbers_or,
     token_arrays,
 )
-from marl_verl.algo.advantage.tree import Tree
 from marl_verl.episode.codec import decode
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.turn import DIFFERS_AT, Turn, role_of
 from marl_verl.errors import MarlError, check_known, unknown
+from marl_verl.options import Names
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent", "obs")
 """Columns of names; all but the first two are optional."""
@@ -34,6 +36,21 @@ COUNTS = ("session", "index", "turn", "length")
 """Columns of whole numbers."""
 FLAGS = ("invalid", "untrained")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+BATCH: tuple[str, ...] = ()
+TASK = ("uid",)
+AGENT = ("uid", "agent")
+# with the slot, since an agent in two concurrent lanes has two different acts with the same turn number
+TURN = ("uid", "turn", "agent", "slot")
+SIBLINGS = ("uid", "parent", "agent", "slot")
+OBSERVATION = ("uid", "obs")
+GROUPS = {
+    **{"batch": BATCH, "task": TASK, "agent": AGENT},
+    **{"turn": TURN, "siblings": SIBLINGS, "observation": OBSERVATION},
+}
+"""Names of groups in config."""
+Group = Annotated[tuple[str, ...], Names(GROUPS)]
+"""The columns that define a group; in config also one of the names."""
 
 
 class TableRow(msgspec.Struct, gc=False):
@@ -166,12 +183,13 @@ class RowTable:
 
     def codes(self, column: str) -> IntArray:
         """A column of names or numbers as integers >= -1, by which rows are grouped: "agent" has the agents' roles."""
-        counts: IntArray | None = getattr(self, column) if column in COUNTS else None
-        return self._labels(column).codes if counts is None else counts
+        values = self._identity(column)
+        return values.codes if isinstance(values, Labels) else values
 
     def value(self, column: str, row: int) -> str | int | None:
         """The value of a row in a column, as in `codes`: a name or a number."""
-        return int(getattr(self, column)[row]) if column in COUNTS else self._labels(column).value(row)
+        values = self._identity(column)
+        return values.value(row) if isinstance(values, Labels) else int(values[row])
 
     @functools.cached_property
     def role(self) -> Labels:
@@ -205,6 +223,15 @@ class RowTable:
         """MarlError for a row that is not `present` [n] although another row of its role is."""
         having = np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
         self.check(present | ~having, f"lacks {lacks}, which other rows of its agent have")
+
+    def check_shared(self, values: FloatArray, ids: IntArray, label: str) -> None:
+        """MarlError unless rows with the same id [n] have the same value [n]; `label` names the rows of one id."""
+        _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+        shared = first[inverse.reshape(-1)]
+        if (row := first_true(values != values[shared])) is not None:
+            other = int(shared[row])
+            message = f"are {label} and have {values[other]:g} and {values[row]:g}: the shared reward must be the same"
+            raise MarlError(f"rows '{self.key(other)}' and '{self.key(row)}' {message}")
 
     def with_team(self, counts: BoolArray) -> "RowTable":
         """The table with its episodes' team rewards as component "team". Rows that are not in `counts` [n] get 0 for it
@@ -254,9 +281,10 @@ class RowTable:
             rows.append(row | ({"untrained": True} if self.untrained[i] else {}))
         return rows
 
-    def _labels(self, column: str) -> Labels:
+    def _identity(self, column: str) -> Labels | IntArray:
         check_known("column", column, (*LABELS, *COUNTS))
-        return self.role if column == "agent" else getattr(self, column)
+        values: Labels | IntArray = self.role if column == "agent" else getattr(self, column)
+        return values
 
     def _computed(self, name: str, columns: Mapping[str, Any]) -> Any:
         check_known("column", name, columns)
@@ -270,3 +298,15 @@ def _taken(column: Any, rows: IntArray) -> Any:
     if isinstance(column, Labels):
         return Labels(column.codes[rows], column.names)
     return column[rows] if isinstance(column, np.ndarray) else column
+
+
+def group_ids(table: RowTable, columns: Sequence[str]) -> IntArray:
+    """[n] ids 0..G-1: two rows have the same id if and only if they agree in all `columns`; () is the whole batch."""
+    return combine([table.codes(column) for column in columns], len(table))
+
+
+def sample_ids(table: RowTable, group: IntArray, sample: str) -> IntArray:
+    """[n] ids 0..S-1 of samples: every row ("row"), or all rows of one session in a group ("session_mean")."""
+    if sample == "row":
+        return np.arange(len(table), dtype=np.int64)
+    return combine([group, table.uid.codes, table.session], len(table))

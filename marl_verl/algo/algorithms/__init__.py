@@ -2,6 +2,6 @@
 
 from marl_verl.algo.algorithms.algorithm import Algorithm, Metric
 from marl_verl.algo.algorithms.losses import Loss
-from marl_verl.algo.algorithms.reference import PlainRows, in_groups, rewards_of
+from marl_verl.algo.algorithms.presets import PlainRows, in_groups, rewards_of
 
 __all__ = ["Algorithm", "Loss", "Metric", "PlainRows", "in_groups", "rewards_of"]

@@ -9,13 +9,12 @@ import numpy as np
 import yaml
 
 from marl_verl.algo.advantage.columns import FloatArray, first_true, numbers_of
-from marl_verl.algo.advantage.estimator import Advantage, Estimator, Memory
-from marl_verl.algo.advantage.result import AdvantageResult
+from marl_verl.algo.advantage.estimator import Advantage, AdvantageResult, Estimator, Memory
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.credit.base import Credit, ReplayCredit, TableCredit
-from marl_verl.algo.rewards.mix import Mix, RewardMix
+from marl_verl.algo.credit import Credit, ReplayCredit, TableCredit
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
-from marl_verl.algo.sampling.base import ColumnFunction
+from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Find, Part, build, check_type, config_of
 from marl_verl.team import AgentConfig

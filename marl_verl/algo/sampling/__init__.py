@@ -1,7 +1,6 @@
 """Samplers, and the functions from which they are built."""
 
-from marl_verl.algo.sampling.base import Candidate as Candidate
-from marl_verl.algo.sampling.base import Failure, Sample
+from marl_verl.algo.sampling.context import Candidate as Candidate
 from marl_verl.algo.sampling.context import SamplingContext
 from marl_verl.algo.sampling.independent import Independent
 from marl_verl.algo.sampling.node import (
@@ -17,7 +16,17 @@ from marl_verl.algo.sampling.node import (
     transition,
     waiting_for,
 )
-from marl_verl.algo.sampling.sampler import AttemptFailed, Sampler, ask, attempt, drive, gather_all, scored
+from marl_verl.algo.sampling.sampler import (
+    AttemptFailed,
+    Failure,
+    Sample,
+    Sampler,
+    ask,
+    attempt,
+    drive,
+    gather_all,
+    scored,
+)
 
 __all__ = ["Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
 __all__ += ["AttemptFailed", "ask", "attempt", "drive", "gather_all", "scored"]  # for one attempt

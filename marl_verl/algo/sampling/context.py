@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.rewards.mix import Mix, RewardMix
-from marl_verl.algo.sampling.base import Candidate
+from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.communication import amounts, read_lengths
@@ -21,6 +20,10 @@ from marl_verl.tasks.base import DetailedScore, Task, TaskSet, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 from marl_verl.threads import perform
 
+Candidate = int | str
+"""Distinguishes several actions for one act; part of the request's seed. A name is independent of arrival order."""
+GREEDY = "greedy"
+"""A candidate sampled at temperature 0; and the column of rows with the reward of a task's greedy episode."""
 Score = float | dict[str, float]  # the team's, or side -> its score
 RoleReward = Callable[[Task, Turn, Episode], Any]  # a number; may be async
 

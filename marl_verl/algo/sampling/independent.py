@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from marl_verl.algo.sampling.base import GREEDY, Candidate, Failure, Sample
-from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.algo.sampling.sampler import Sampler, ask, attempt, drive, gather_all, scored
+from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext
+from marl_verl.algo.sampling.sampler import Failure, Sample, Sampler, ask, attempt, drive, gather_all, scored
 from marl_verl.episode import Episode
 from marl_verl.options import Count
 

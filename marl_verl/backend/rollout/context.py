@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from marl_verl.algo.sampling.base import GREEDY, Candidate
-from marl_verl.algo.sampling.context import SamplingContext, TaskContext
+from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext, TaskContext
 from marl_verl.backend.rollout.clients import Client
 from marl_verl.episode import Act, Action
 from marl_verl.episode.messages import Observation, untrained_sampling

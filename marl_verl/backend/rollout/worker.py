@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from marl_verl import plugins
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.algo.credit.base import with_credit
+from marl_verl.algo.credit import with_credit
 from marl_verl.algo.sampling import Independent, Sample
-from marl_verl.algo.sampling.base import add_columns, sample_lines
 from marl_verl.algo.sampling.context import TaskContext, measured
+from marl_verl.algo.sampling.sampler import add_columns, sample_lines
 from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
 from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext

@@ -1,14 +1,17 @@
 """AT-GRPO (arXiv 2510.11062): candidates for one act are compared, and the best is the next state."""
 
-import dataclasses
-from dataclasses import dataclass
-from typing import ClassVar
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
-from marl_verl.algo.advantage import TURN, FloatArray, RowTable
-from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
+import numpy as np
+from annotated_types import Interval
+
+from marl_verl.algo.advantage import TURN, Advantage, AdvantageResult, FloatArray, RowTable
+from marl_verl.algo.algorithms import Algorithm, Metric, PlainRows, in_groups, rewards_of
 from marl_verl.algo.rewards import Mix, RewardMix
-from marl_verl_at_grpo.filtered import FilteredAdvantage
-from marl_verl_at_grpo.metrics import Chosen, Turns
+from marl_verl.algo.sampling import Sample
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,71 @@ class AlphaMix(RewardMix):
         return (Mix() if self.alpha is None else Mix(team=self.alpha, role=1.0)).compute(table)
 
 
+@dataclass(frozen=True)
+class FilteredAdvantage(Advantage):
+    """A = (R - b) / (sigma + eps), as `advantage`, and A = 0 in the groups that are filtered out.
+
+    Of an agent's n groups in a batch, the int(n * ratio) with the lowest mean return are filtered out, the first of
+    equal ones; the mean of a group of one row counts as 0. So an advantage depends on other groups of the batch.
+
+    Source: the public code of AT-GRPO (arXiv 2510.11062), which filters groups of one policy and removes their rows, so
+    that fewer rows are updated; here the rows stay, with advantage 0, and an agent is compared with itself: the rewards
+    of roles have different scales. Its configs for games have method "mean" and ratio 0.5.
+
+    Attributes:
+        filter_ratio: share of an agent's groups that are filtered out, 0 to below 1.
+    """
+
+    name: ClassVar[str] = "filtered"
+    filter_ratio: Annotated[float, Interval(ge=0, lt=1)] = 0.0
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        result = super().compute(table, reward)
+        if not self.filter_ratio:
+            return result
+        out = np.zeros(len(table), dtype=np.bool_)
+        for agent in np.unique(table.role.codes):
+            groups = np.unique(result.group[table.role.codes == agent])
+            returns = [result.ret[result.group == group] for group in groups]
+            worth = np.array([values.mean() if len(values) > 1 else 0.0 for values in returns])
+            lowest = groups[np.argsort(worth, kind="stable")[: int(len(groups) * self.filter_ratio)]]
+            out |= np.isin(result.group, lowest) & (table.role.codes == agent)
+        # with its own return as baseline, a row has advantage 0
+        return replace(result, baseline=np.where(out, result.ret, result.baseline))
+
+
+class Turns(Metric):
+    """`team/turns`: mean number of turns over a task's episodes. In the paper it falls over training."""
+
+    name: ClassVar[str] = "at-turns"
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """An episode's turns are the largest number of acts of any of its agents."""
+        counts = [max(turn.turn for turn in episode.turns) + 1 for episode in sample.episodes if episode.turns]
+        return {"team/turns": sum(counts) / len(counts)} if counts else {}
+
+
+class Chosen(Metric):
+    """`tree/gain/AGENT`: best minus mean reward of an act's candidates, averaged over the acts of an agent.
+
+    Zero if all candidates have the same reward: then the act gives no learning signal. Only for turns with a node. The
+    reward is the sum of the components.
+    """
+
+    name: ClassVar[str] = "at-chosen"
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        """Candidates are the turns of one agent, turn and slot under one parent."""
+        acts: dict[tuple[str | None, str, str], list[float]] = defaultdict(list)
+        for turn in sample.turns:
+            if turn.node is not None:
+                acts[turn.parent, turn.agent, turn.slot].append(sum(turn.rewards.values()))
+        gains: dict[str, list[float]] = defaultdict(list)
+        for (_, agent, _), rewards in acts.items():
+            gains[agent].append(max(rewards) - sum(rewards) / len(rewards))
+        return {f"tree/gain/{agent}": sum(values) / len(values) for agent, values in sorted(gains.items())}
+
+
 AT_GRPO = Algorithm(
     sampler="greedy-tree",
     rewards=AlphaMix(alpha=None),
@@ -42,7 +110,7 @@ agent sees. Source: AT-GRPO, arXiv 2510.11062. With alpha None the components ar
 without role rewards.
 """
 
-AT_GRPO_SESSIONS = dataclasses.replace(AT_GRPO, sampler="independent")
+AT_GRPO_SESSIONS = replace(AT_GRPO, sampler="independent")
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent.
 
 Compared: the same agent's actions at the same turn of the task's other episodes. AT-GRPO's groups without its tree.

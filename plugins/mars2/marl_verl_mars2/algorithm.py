@@ -2,14 +2,14 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from marl_verl.algo.advantage import TASK, Advantage, FloatArray, LeaveOneOut, Overlong, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups
 from marl_verl.algo.rewards import Mix
-from marl_verl_mars2.metrics import Diversity, Refinement
+from marl_verl_mars2.diversity import Diversity, Refinement
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,12 @@ class Shaped(Returns):
 
     Attributes:
         gamma: strength of the shaping. lam: weight of the siblings in b.
-        shaping_from: the rewards that b is computed from.
     """
 
     name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
     gamma: float = 0.5
     lam: float = 0.5
-    shaping_from: Literal["raw"] = "raw"
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         tree = table.tree

@@ -1,4 +1,4 @@
-"""Diversity of the candidates for a task at three levels: text, algorithm and style.
+"""Metrics of a search tree: refinement across agents, and diversity of its candidates: text, algorithm and style.
 
 MARS2 (arXiv 2602.07848) mentions semantic, algorithmic and reasoning-style diversity, but no formulas were found. The
 definitions here are ours, for n candidates with texts x_1 .. x_n:
@@ -22,9 +22,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from marl_verl_sandbox import program_in
+
+from marl_verl import Turn
+from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.sampling import Sample
 
 WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -125,3 +129,63 @@ def style(counts: Sequence[Counter[str]]) -> float | None:
     pairs = [jensen_shannon(one, two) for one, two in itertools.combinations(counts, 2)]
     known = [value for value in pairs if value is not None]
     return sum(known) / len(known) if known else None
+
+
+class Diversity(Metric):
+    """Diversity of a task's candidates.
+
+    diversity/semantic          mean pairwise distance between their texts, 0 to 1
+    diversity/algorithms        number of distinct algorithms
+    diversity/algorithms_share  the same divided by the number of candidates
+    diversity/style             style diversity of the agents, 0 to 1
+    """
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        texts = [turn.action.text for turn in sample.turns]
+        if not texts:
+            return {}
+        by_agent: dict[str, Counter[str]] = {}
+        for turn in sample.turns:
+            by_agent.setdefault(turn.agent, Counter()).update(openings(turn.action.text))
+        count = algorithms(texts)
+        values = {
+            "diversity/semantic": semantic(texts),
+            "diversity/algorithms": float(count),
+            "diversity/algorithms_share": count / len(texts),
+            "diversity/style": style([*by_agent.values()]),
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class Refinement(Metric):
+    """Refinements of own and other agents' attempts in a task's tree, and their gain.
+
+    refinement/share      share of the nodes that refine another node
+    refinement/cross      share of the refinements that refine another agent's attempt
+    refinement/depth      mean depth of a node, 1 for a first attempt
+    refinement/gain_own   mean increase of component `team` when an agent refines its own attempt
+    refinement/gain_cross the same when it refines another agent's attempt
+    """
+
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
+        turns = sample.turns
+        by_node = {turn.node: turn for turn in turns if turn.node is not None}
+        if not by_node:
+            return {}
+        depth = {node: _depth(turn, by_node) for node, turn in by_node.items()}
+        pairs = [(by_node[turn.parent], turn) for turn in turns if turn.parent is not None]
+        own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
+        cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
+        values = {"refinement/share": len(pairs) / len(turns), "refinement/depth": sum(depth.values()) / len(depth)}
+        if pairs:
+            values["refinement/cross"] = len(cross) / len(pairs)
+        gains = {"refinement/gain_own": own, "refinement/gain_cross": cross}
+        return values | {name: sum(gain) / len(gain) for name, gain in gains.items() if gain}
+
+
+def _depth(turn: Turn, by_node: Mapping[str, Turn]) -> int:
+    return 1 if turn.parent is None else 1 + _depth(by_node[turn.parent], by_node)
+
+
+def _gain(parent: Turn, child: Turn) -> float:
+    return child.rewards["team"] - parent.rewards["team"]

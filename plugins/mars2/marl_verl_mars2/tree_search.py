@@ -47,8 +47,7 @@ from marl_verl.algo.sampling import (
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Count
-from marl_verl_mars2.bandit import STRATEGIES, Arms, Strategy
-from marl_verl_mars2.posteriors import Prior
+from marl_verl_mars2.bandit import STRATEGIES, Arms, Prior, Strategy
 
 
 @dataclass(eq=False)
@@ -151,15 +150,14 @@ class TreeSearch(Sampler):
         where, value = (context, parent.state, parent.state.acts[0], SESSION, name), self.partial_value
         state = await expand(*where, index=number, parent=parent.name, partial_value=value, agent=agent)
         state = await settled(context, state, SESSION)
-        score = await self._public_score(context, state) if self.public else state.value
+        score = state.value
+        if self.public:
+            assert state.episode is not None
+            answer = state.episode.answer
+            score = 0.0 if answer is None else await scored(context, context.public_score(answer))
         if not math.isfinite(score):
             raise AttemptFailed("score-error", f"{context.label}, scoring: a node's score must be finite, got {score}")
         return Node(state, self._arms(state), name, parent, len(parent.children), score)
-
-    async def _public_score(self, context: SamplingContext, state: State) -> float:
-        assert state.episode is not None
-        answer = state.episode.answer
-        return 0.0 if answer is None else await scored(context, context.public_score(answer))
 
     def _arms(self, state: State) -> Arms:
         """New arms with the prior, for the agents that may take the state's next act (none without an act)."""

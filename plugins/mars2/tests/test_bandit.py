@@ -8,8 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Stack, Strategy
-from marl_verl_mars2.posteriors import Beta, Normal, Posterior, Prior, posterior, thompson
+from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Beta, Normal, Posterior, Prior, Stack, posterior, thompson
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -95,7 +94,7 @@ def test_thompson_takes_each_arm_as_often_as_it_is_the_best(prior: Prior) -> Non
     assert Counter(thompson(rng, better) for _ in range(1000))["b"] > 950
 
 
-def grown(strategy: Strategy, prior: Prior) -> Arms:
+def grown(strategy: str, prior: Prior) -> Arms:
     """Children 0 (of a, 0.2), 1 (of b, 0.7), 2 (of a, 0.4), and scores below: 0.6 and 0.1 in 0, 0.9 in 1."""
     arms = STRATEGIES[strategy](["a", "b"], prior)
     arms.made("a", 0.2, open=True)
@@ -109,7 +108,7 @@ def grown(strategy: Strategy, prior: Prior) -> Arms:
 
 @BOTH_PRIORS
 @BOTH_STRATEGIES
-def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: Strategy, prior: Prior) -> None:
+def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: str, prior: Prior) -> None:
     rng, arms = Random(5), grown(strategy, prior)
     assert {arms.choose(rng) for _ in range(2000)} == {"a", "b", 0, 1}
     closed = STRATEGIES[strategy](["a"], prior)
@@ -147,7 +146,7 @@ def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> N
 
 
 @BOTH_STRATEGIES
-def test_decay_turns_a_wide_node_deeper(strategy: Strategy) -> None:
+def test_decay_turns_a_wide_node_deeper(strategy: str) -> None:
     def wider(decay: float, children: int) -> int:
         arms = STRATEGIES[strategy](["a"], "normal", decay)
         for _ in range(children):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from marl_verl_mars2 import diversity, metrics
+from marl_verl_mars2 import diversity
 from marl_verl_mars2.novelty import Novelty, answer_sketch
 from marl_verl_mars2.symbols import RefineSymbols, SymbolTests
 from marl_verl_mars2.tree_search import TreeSearch
@@ -103,7 +103,7 @@ def tree(replies: dict[str, object], nodes: int = 8) -> Sample:
 def test_agents_with_different_texts_have_diversity() -> None:
     found = tree({"shifter": "4 7 9", "flipper": "3 2 0"})
     assert {turn.agent for turn in found.turns} == {"shifter", "flipper"}
-    values = metrics.Diversity().of_sample(found)
+    values = diversity.Diversity().of_sample(found)
     assert values["diversity/semantic"] > 0.4
     assert (values["diversity/algorithms"], values["diversity/style"]) == (2, 1)
 
@@ -113,7 +113,7 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
         return "4 2 9" if "attempt 4 7 9" in act.observation[0]["content"] else "3 2 0"
 
     found = tree({"shifter": "4 7 9", "flipper": flipper}, 24)
-    logged = metrics.Refinement().of_sample(found)
+    logged = diversity.Refinement().of_sample(found)
     by_node = {turn.node: turn for turn in found.turns}
     pairs = [(by_node[turn.parent], turn) for turn in found.turns if turn.parent is not None]
     cross = [(a, b) for a, b in pairs if a.agent != b.agent]
@@ -126,7 +126,7 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     assert logged["refinement/depth"] > 1
     for turn in found.turns:  # agents are distinguished, whether or not they share a policy
         turn.policy = "shared"
-    assert metrics.Refinement().of_sample(found) == logged
+    assert diversity.Refinement().of_sample(found) == logged
 
 
 # novelty

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2 import tree_search
-from marl_verl_mars2.bandit import Bandit, Stack, Strategy
-from marl_verl_mars2.posteriors import Posterior, Prior
+from marl_verl_mars2.bandit import Bandit, Posterior, Prior, Stack, Strategy
 from marl_verl_mars2.tree_search import Node, TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler

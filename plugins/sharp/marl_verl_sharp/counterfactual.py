@@ -1,19 +1,79 @@
-"""Credit `counterfactual`: the team's score minus its score without one agent, or one act.
+"""Credit `counterfactual`: the score that a team reached, minus the score without one agent, or one act.
 
     Delta_m = R(tau) - R(tau with m masked)
+    R(tau with M masked) = score of the answer that the workflow reaches on the same task, with the same calls and
+                           random draws, when every act of M gets a placeholder
 
-R is the task's score of the team's answer; Delta is signed: below 0, the team would have scored higher without m. This
-is leave-one-out: n replays for n players, and the Deltas need not add up to the score (two workers with the same result
-have 0 each). Masking, and its modes: `marl_verl_sharp.masking`.
+Delta is signed: below 0, the team would have scored higher without m. This is leave-one-out: n replays for n players,
+and the Deltas need not add up to the score (two workers with the same result have 0 each).
+
+A masked run is a replay of the episode's journal with some actions replaced. The mode defines the other actions:
+
+    regenerate   an act with an unchanged observation keeps its action; any other act is sampled again
+    rescore      every act keeps its action, whatever its observation; nothing is sampled
+    full         every act after a masked one is sampled again, whatever its observation
+
+An act is after a masked one if the workflow reaches it only once the masked act is resolved: acts of the same joint
+move, and of concurrent lanes, are not. Recorded results of `team.call` are reused if the arguments are unchanged.
+A masked run that reaches the token limit of an episode is scored by its latest proposal (`team.propose`), else 0.
 Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from marl_verl.algo.sampling import SamplingContext
-from marl_verl.episode import Episode, Turn
-from marl_verl_sharp.masking import MaskingCredit
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
+from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, Turn, WorkflowError
+from marl_verl.errors import MarlError, unknown
+
+Mode = Literal["regenerate", "rescore", "full"]
+Masked = frozenset[str | tuple[str, str]]
+"""Masked agents (all of their acts), and masked single acts as keys (agent, slot)."""
+
+
+@dataclass(frozen=True)
+class MaskingCredit(ReplayCredit):
+    """Base of the credits that mask agents.
+
+    Attributes:
+        mode: the other agents' actions in a masked run, see the module docstring.
+        placeholder: text of a masked action. The workflow must handle it, as any other text.
+        without: agents that are not credited: they are never masked, and their turns get no credit.
+    """
+
+    one_side: ClassVar[str | None] = "it compares scores of the whole team with and without an agent"
+    mode: Mode = "regenerate"
+    placeholder: str = "(no answer)"
+    without: tuple[str, ...] = ()
+
+    def check(self, agents: Sequence[str]) -> None:
+        """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
+        for name in self.without:
+            if name not in agents:
+                raise unknown("agent in 'without'", name, agents)
+        if not self.players(agents):
+            raise MarlError(f"credit '{self.name}' has no agent to credit: 'without' has all agents of the team")
+
+    def players(self, agents: Sequence[str]) -> tuple[str, ...]:
+        """The agents that may be masked, in the order of the team."""
+        return tuple(name for name in agents if name not in self.without)
+
+    def acting(self, context: SamplingContext, episode: Episode) -> tuple[str, ...]:
+        """The players that acted in an episode, in the order of the team, each spawned agent by itself; masking others
+        has no effect."""
+        acted = dict.fromkeys((turn.role, turn.agent) for turn in episode.turns)
+        return tuple(agent for name in self.players(context.agents) for role, agent in acted if role == name)
+
+    async def values(
+        self, context: SamplingContext, episode: Episode, masks: Sequence[Masked]
+    ) -> tuple[list[float], int]:
+        """(score of the episode with each mask, in order; number of sampled tokens); the runs are concurrent.
+        AttemptFailed: a run failed; of several, the first in order."""
+        runs = (masked_value(context, episode, masked, self.mode, self.placeholder) for masked in masks)
+        found = await gather_all(runs)
+        return [value for value, _ in found], sum(tokens for _, tokens in found)
 
 
 @dataclass(frozen=True)
@@ -47,3 +107,60 @@ class Counterfactual(MaskingCredit):
 
     def _masked(self, turn: Turn) -> str | tuple[str, str]:
         return turn.agent if self.unit == "agent" else turn.key
+
+
+async def masked_value(
+    context: SamplingContext, episode: Episode, masked: Masked, mode: Mode, placeholder: str
+) -> tuple[float, int]:
+    """(score of the answer that an episode's workflow reaches with some of its acts masked, tokens sampled for it).
+
+    The run has its own requests and seeds (candidate "without worker2"); the episode is not changed.
+
+    Args:
+        masked: agents and acts that get `placeholder`, including acts that the episode does not have.
+
+    AttemptFailed, which names the mask: the run has no score.
+    """
+    who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
+    tokens = 0
+
+    async def sample(act: Act) -> Action:
+        nonlocal tokens
+        if _hidden(act, masked):
+            return Action(placeholder)
+        if mode == "rescore":
+            record = episode.journal.act(*act.key)
+            return Action(placeholder) if record is None else record.action
+        action = await ask(context, act, episode.session, f"without {who}")
+        tokens += action.length
+        return action
+
+    try:
+        kept = await _kept(context, episode, masked, mode)
+        async with context.start(episode.session, kept) as run:
+            try:
+                await drive(run, sample)
+            except TokenBudgetExceeded:  # the team does not finish without them: use its latest proposal
+                answer = run.proposals[-1] if run.proposals else None
+            else:
+                answer = run.answer
+            return 0.0 if answer is None else await scored(context, context.score(answer)), tokens
+    except (AttemptFailed, WorkflowError) as error:
+        raise AttemptFailed(error.reason, f"replay with {who} masked: {error}") from (error.__cause__ or error)
+
+
+async def _kept(context: SamplingContext, episode: Episode, masked: Masked, mode: Mode) -> Journal:
+    """The journal of a masked run: without the masked acts and, in mode "full", without the acts after them."""
+    journal = episode.journal
+    acts = [record for record in journal.acts() if not _hidden(record.act, masked)]
+    kept = Journal((*acts, *journal.calls()), journal.seed)
+    if mode != "full":
+        return kept
+    # run until blocked on the masked acts: the acts reached so far do not depend on them
+    async with context.start(episode.session, kept) as run:
+        await run.run_until_blocked()
+        return Journal((*run.journal.acts(), *journal.calls()), journal.seed)
+
+
+def _hidden(act: Act, masked: Masked) -> bool:
+    return act.agent in masked or act.key in masked

@@ -9,7 +9,7 @@ Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorith
 v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
 v({}), with an error below `truncation`.
 
-Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.masking`.
+Each coalition is replayed at most once, however many orders contain it. Masking: `marl_verl_sharp.counterfactual`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -23,7 +23,7 @@ from marl_verl.algo.credit import coalitions, shapley
 from marl_verl.algo.sampling import SamplingContext
 from marl_verl.episode import Episode
 from marl_verl.options import Positive
-from marl_verl_sharp.masking import MaskingCredit
+from marl_verl_sharp.counterfactual import MaskingCredit
 
 Coalition = frozenset[str]
 Play = Callable[[Iterable[Coalition]], Awaitable[None]]

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_sharp.masking import Masked, Mode, masked_value
+from marl_verl_sharp.counterfactual import Masked, Mode, masked_value
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, talkers, workflows
 

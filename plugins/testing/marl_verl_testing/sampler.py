@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from marl_verl.algo.sampling import Candidate, Sample, Sampler
-from marl_verl.algo.sampling.base import sample_lines
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.episode import Act, Action, ReplayMismatch, Workflow, WorkflowError
 from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError, MarlWarning

@@ -1,20 +1,97 @@
-"""Credits from the rows of a batch: C3 compares subtrees, GiGPO's step groups steps, efficiency turns of episodes."""
+"""Credit: the contribution of one agent's turn to the team's reward, as an additional reward component of its row.
 
+A `TableCredit` is computed from the rows of a batch: C3 compares subtrees, GiGPO's step groups steps, efficiency turns
+of episodes. A `ReplayCredit` replays episodes in the rollout worker.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, deepest_first
 from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
-from marl_verl.algo.advantage.groups import SIBLINGS, TASK, Group, group_ids
 from marl_verl.algo.advantage.returns import sum_joint_turns
-from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.advantage.tree import deepest_first
-from marl_verl.algo.credit.base import TableCredit
-from marl_verl.options import Share, Small
+from marl_verl.algo.advantage.rows import SIBLINGS, TASK, Group, RowTable, group_ids
+from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
+from marl_verl.algo.sampling.sampler import ColumnFunction
+from marl_verl.episode import Episode
+from marl_verl.episode.communication import COSTS
+from marl_verl.errors import MarlError
+from marl_verl.options import Part, Share, Small
 
+__all__ = ["ReplayCredit", "StepGroups", "TableCredit", "coalitions", "shapley"]
+
+TAKEN = ("team", "role", "tool", *COSTS)
+"""Components that are set while sampling; a credit must not have one of these names."""
 Mode = Literal["mean_norm", "mean_std_norm"]
+
+
+class Credit(Part):
+    """Base of `TableCredit` and `ReplayCredit`."""
+
+    kind: ClassVar[str] = "credit"
+    columns: ClassVar[tuple[ColumnFunction, ...]] = ()  # functions of the columns that it reads
+    repeated: ClassVar[bool] = False  # every turn of an agent has its whole credit: sums over turns would repeat it
+
+    def incompatibility(self, branches: bool) -> str | None:
+        """Why the credit is incompatible with sessions (`branches` false) or trees; None if it is compatible."""
+        return None
+
+    def consumed(self) -> tuple[str, ...]:
+        """Components that the credit replaces; they are excluded from the sum of all components."""
+        return ()
+
+
+class TableCredit(Credit):
+    """Adds reward component `component` to every row before components are mixed."""
+
+    component: ClassVar[str] = "credit"
+
+    @abstractmethod
+    def compute(self, table: RowTable) -> FloatArray:
+        """The credit of each row, [n]. `table` is sorted by key."""
+
+
+@dataclass(frozen=True)
+class ReplayCredit(Credit):
+    """Adds reward component `component` to turns of a finished episode, in the rollout worker."""
+
+    repeated: ClassVar[bool] = True
+    component: str = "credit"
+
+    def __post_init__(self) -> None:
+        if self.component in ("", *TAKEN):
+            raise MarlError(f"'component' must be a name other than {', '.join(TAKEN)}, got '{self.component}'")
+
+    def check(self, agents: Sequence[str]) -> None:
+        """Raise MarlError if an option does not fit the team."""
+
+    def players(self, agents: Sequence[str]) -> tuple[str, ...]:
+        """The agents whose turns get the component."""
+        return tuple(agents)
+
+    @abstractmethod
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        """Set the component on the turns of the players, and return the number of tokens sampled for it. AttemptFailed
+        or WorkflowError: a replay failed, so that the episode cannot be credited."""
+
+
+async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:
+    """Credit all episodes of a sample concurrently; an episode that cannot be credited becomes a failure."""
+    work = (attempt(context, episode.session, credit.assign(context, episode)) for episode in sample.episodes)
+    credited = []
+    for episode, outcome in zip(sample.episodes, await gather_all(work), strict=True):
+        if isinstance(outcome, Failure):
+            sample.failures.append(outcome)
+        else:
+            sample.add_tokens("credit", outcome)
+            credited.append(episode)
+    sample.episodes = credited
 
 
 @dataclass(frozen=True)
@@ -117,3 +194,29 @@ class Efficiency(TableCredit):
         _, first, turns = np.unique(episode, return_index=True, return_counts=True)
         others = LeaveOneOut().compute(turns.astype(np.float64), combine([table.uid.codes[first]], len(first)))
         return (others - turns)[episode]
+
+
+def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
+    """All 2^n sets of players, ordered by size."""
+    return [frozenset(chosen) for size in range(len(players) + 1) for chosen in combinations(players, size)]
+
+
+def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
+    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
+
+    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
+    Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
+
+    Args:
+        players: n different names.
+        value: v of all 2^n coalitions.
+    """
+    n = len(players)
+    weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
+    return {
+        player: sum(
+            weight[len(chosen)] * (value[chosen | {player}] - value[chosen])
+            for chosen in coalitions([other for other in players if other != player])
+        )
+        for player in players
+    }

@@ -16,6 +16,8 @@ from marl_verl.options import Part, check_type
 from marl_verl.tasks import Task, quick
 from marl_verl.team import AgentConfig
 
+__all__ = ["Mix", "RewardMix"]
+
 
 class RewardMix(Part):
     """Combines the reward components of a row."""
