@@ -27,7 +27,7 @@ from marl_verl.algo.advantage.columns import (
 from marl_verl.episode.codec import decode
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.turn import DIFFERS_AT, Turn, role_of
-from marl_verl.errors import MarlError, check_known, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Names
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent", "obs")
@@ -211,7 +211,7 @@ class RowTable:
         """[n] bool, rows with a reward component. MarlError if none has it and it is undeclared."""
         present = self.present.get(name, np.zeros(len(self), dtype=np.bool_))
         if not present.any() and name not in self.declared:
-            raise unknown("reward component", name, [c for c, there in self.present.items() if there.any()])
+            check_known("reward component", name, [c for c, there in self.present.items() if there.any()])
         return present
 
     def check(self, right: BoolArray, problem: str) -> None:
