@@ -6,6 +6,7 @@ Modules are imported in the functions, so that `explain` and `--help` need neith
 import json
 import os
 import re
+import shlex
 import sys
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl.errors import MarlError
-from marl_verl.files import SAFE_PATH
+from marl_verl.files import SAFE_PATH, read_json
 from marl_verl.inspect.run_files import Run, load_run
 from marl_verl.threads import outside_loop
 
@@ -96,13 +97,36 @@ def planned(display: "Display", *arguments: Any) -> "Plan":
 
 def trained(folder: Path, config: "DictConfig", display: "Display", begun: float, lock: int) -> Run:
     """The last part of `train`: work on a run directory with a resolved config, while its `locked` is held."""
-    from marl_verl.inspect import summary
     from marl_verl.run.supervisor import start
 
     display.print(f"run {folder}, log {folder / 'train.log'}")
     start("marl_verl.trainer.run:train", folder, config, display, begun, lock)
-    summary.show(folder, display)
+    _show_summary(folder, display)
     return Run(folder)
+
+
+def _show_summary(folder: Path, display: "Display") -> None:
+    """Print the success before and after a run, and suggest commands."""
+    from marl_verl.run.run_dir import RunDir
+
+    summary, run = read_json(folder / "summary.json"), shlex.quote(str(folder))
+    display.print(f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
+    for when in ("before", "after"):
+        if (success := summary[f"success_{when}"]) is not None:
+            low, high = summary[f"success_{when}_interval"]
+            greedy = f"team success, greedy {success:.1%} ({100 * low:.1f} to {100 * high:.1f})"
+            answers = "".join(f", {name} {value:.3f}" for name, value in summary[f"answer_{when}"].items())
+            display.print(f"{when}: {greedy}, sampled {summary[f'success_{when}_sampled']:.1%}{answers}")
+    if summary["steps"]:
+        first = f"{summary['seconds_to_first_step']:.0f} s to the end of the first step"
+        then = f"then {summary['seconds_per_step']:.1f} s a step"
+        display.print(f"{summary['seconds_total']:.0f} s in all: {first}, {then}")
+    if summary["checkpoint"]:
+        display.print(f"checkpoint {folder / summary['checkpoint']}")
+    files = RunDir(folder)
+    stored = {"replay": files.stored("journals"), "explain": files.stored("rows"), "eval": summary["checkpoint"]}
+    if commands := [f"marl-verl {command} {run}" for command, content in stored.items() if content]:
+        display.print(f"next, try: {', '.join(commands)}")
 
 
 def evaluate(

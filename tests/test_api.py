@@ -118,7 +118,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
         "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
     )
     monkeypatch.setattr("marl_verl.run.supervisor.TrainerProcess", _Trained)
-    monkeypatch.setattr("marl_verl.inspect.summary.show", lambda folder, display: None)
+    monkeypatch.setattr("marl_verl.api._show_summary", lambda folder, display: None)
     monkeypatch.setattr(_Trained, "failure", None)
     return _Trained
 

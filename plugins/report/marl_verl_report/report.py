@@ -124,10 +124,7 @@ def pack(value: object) -> str:
 
 def as_json(value: object) -> str:
     """JSON for the page; NaN and infinity, which JSON lacks, as texts."""
-    try:
-        return json.dumps(value, separators=(",", ":"), allow_nan=False, default=str)
-    except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"), default=str)
+    return json.dumps(_finite(value), separators=(",", ":"), default=str)
 
 
 def _finite(value: Any) -> Any:
