@@ -150,7 +150,7 @@ class Effects:
         messages = list(observation)
         for act, action in self.turns:
             at = len(act.observation)
-            if (act.agent, _lane(act)) == (agent, slot) and tuple(messages[:at]) == act.observation and messages[at:]:
+            if act.lane == (agent, slot) and tuple(messages[:at]) == act.observation and messages[at:]:
                 messages[at] = restored(messages[at], action.message)
         return tuple(messages)
 
@@ -159,11 +159,11 @@ class Effects:
         of its parallel tasks, begin the request, it goes on there (of several, the longest)."""
         ends = []
         for act, action in self.turns:
-            name, at = _lane(act), len(act.observation)
+            name, at = act.lane[1], len(act.observation)
             if (
                 act.agent == agent
                 and at < len(observation)
-                and act.turn + 1 == self._lanes[agent, name]
+                and act.turn + 1 == self._lanes[act.lane]
                 and within(name, slot)
                 and compared(observation[at]) == compared(action.message)
                 and self.as_sampled(agent, observation, name)[:at] == act.observation
@@ -300,9 +300,8 @@ class Effects:
                     self._given_up.add(wait.act.key)
                     self._waiting.pop(wait.act.key, None)
                     wait.future.cancel()
-                    lane = wait.act.agent, _lane(wait.act)
-                    if self._lanes[lane] == wait.act.turn + 1:  # no turn: the next act of the lane takes its place
-                        self._lanes[lane] -= 1
+                    if self._lanes[wait.act.lane] == wait.act.turn + 1:  # no turn: the next act takes its place
+                        self._lanes[wait.act.lane] -= 1
             raise
         return [act.future.result() if isinstance(act, Wait) else act for act in acts]
 
@@ -320,8 +319,8 @@ class Effects:
         turn = self._lanes.get((agent, name), 0)
         if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
-            message = f"agent '{agent}' acts twice concurrently {where}: give each its own act(..., slot=\"name\")"
-            raise self._fail(message)
+            remedy = 'give each its own act(..., slot="name")'
+            raise self._fail(f"agent '{agent}' acts twice concurrently {where}: {remedy}")
         same = shared_messages(earlier := self._seen.get(agent, ()), observation)
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
         former = self._former.get((agent, name))
@@ -343,7 +342,7 @@ class Effects:
 
     def _answered(self, position: int, act: Act, action: Action) -> None:
         self._records[position] = ActRecord(act, action)
-        self._former[act.agent, _lane(act)] = action
+        self._former[act.lane] = action
         self.tokens += action.length
         if action.malformed is not None:
             self.invalid[act.key] = action.malformed
@@ -351,8 +350,7 @@ class Effects:
     def _fail(self, message: str, kind: type[WorkflowError] = WorkflowError) -> WorkflowError:
         """Return an error that ends the run even if the workflow catches it."""
         after = "before any act" if self._last is None else f"at {short(str(self._last))}"
-        name = type(self.workflow).__name__
-        error = kind(f"workflow '{name}' on task '{self.task.id}', {after}: {message}")
+        error = kind(f"workflow '{type(self.workflow).__name__}' on task '{self.task.id}', {after}: {message}")
         if self._fatal is None:
             self._fatal = error
             self._wake()
@@ -361,8 +359,3 @@ class Effects:
     def _wake(self) -> None:
         if self._driver is not None and not self._driver.done():
             self._driver.set_result(None)
-
-
-def _lane(act: Act) -> str | None:
-    """The slot name of an act's lane."""
-    return None if act.slot.isdigit() else act.slot.partition("#")[0]

@@ -39,6 +39,11 @@ class Act:
         return self.agent, self.slot
 
     @property
+    def lane(self) -> tuple[str, str | None]:
+        """(agent, slot name), whose acts `turn` counts."""
+        return self.agent, None if self.slot.isdigit() else self.slot.partition("#")[0]
+
+    @property
     def role(self) -> str:
         return role_of(self.agent)
 
