@@ -2,14 +2,14 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Interval
 
 from marl_verl.episode.turn import Act, role_of
-from marl_verl.errors import MarlError, check_known, nearest
+from marl_verl.errors import MarlError, check, check_known, nearest
 from marl_verl.extensions import extension, names
 from marl_verl.options import Positive, build, check_type
 
@@ -173,17 +173,29 @@ def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
     sections = (marl.get("agents") or {}).items()
     agents = {str(name): _agent(str(name), values, policies, added) for name, values in sections}
     policies |= added
+    _check_team(agents, policies, evaluation)
+    return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
+
+
+@check
+def _check_team(
+    agents: Mapping[str, AgentConfig], policies: Mapping[str, PolicyConfig], evaluation: bool
+) -> Iterator[str]:
+    for name, policy in policies.items():
+        where, override = f"marl.policies.{name}", policy.override
+        if policy.external and override:
+            yield f"{_listed(override)} of '{where}' has no effect on an endpoint or a script: remove it"
+        trained = {"model.lora_rank": (override.get("model") or {}).get("lora_rank"), "base": policy.base}
+        for key in (key for key in trained if trained[key] and policy.frozen and policy.past is None):
+            yield f"policy '{name}' is frozen, but has {where}.{key}={trained[key]}, for training: remove it"
     if not agents:
-        example = "agents: {solver: {policy: base}}"
-        raise MarlError(f"'marl.agents' is empty: a team needs at least one agent, e.g. {example}")
+        yield "'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}"
     unused = policies.keys() - {agent.policy for agent in agents.values()}
     if unused and not evaluation:
         remedy = f"assign it to one of the agents {_listed(agents)}, or remove it"
-        raise MarlError(f"policy {_listed(unused)} is used by no agent: {remedy}")
+        yield f"policy {_listed(unused)} is used by no agent: {remedy}"
     if not evaluation and all(policy.frozen for policy in policies.values()):
-        frozen = _listed(policies)
-        raise MarlError(f"all policies are frozen ({frozen}): nothing would be trained. Set frozen=false for one.")
-    return TeamConfig(agents, policies, *(_named(marl, kind) for kind in ("task", "workflow", "algorithm")))
+        yield f"all policies are frozen ({_listed(policies)}): nothing would be trained. Set frozen=false for one."
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:
@@ -245,12 +257,5 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     set_keys = {key: section[key] for key in OWN_KEYS if key in section}
     override = {key: value for key, value in section.items() if key not in own_keys()}
     policy = build(PolicyConfig, {**set_keys, "name": name, "override": override}, where)
-    if policy.external and override:
-        raise MarlError(f"{_listed(override)} of '{where}' has no effect on an endpoint or a script: remove it")
-    frozen = policy.frozen or policy.external
-    trained = {"model.lora_rank": (override.get("model") or {}).get("lora_rank"), "base": policy.base}
-    for key, value in trained.items():
-        if frozen and value:
-            raise MarlError(f"policy '{name}' is frozen, but has {where}.{key}={value}, for training: remove it")
     made = None if policy.external else source_of(section, where)
-    return dataclasses.replace(policy, frozen=frozen, made=made)
+    return dataclasses.replace(policy, frozen=policy.frozen or policy.external, made=made)

@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (22_020, 18_000),
-    "raises per 1,000 lines of the core": (10.4, 12),
+    "lines of the core": (21_840, 18_000),
+    "raises per 1,000 lines of the core": (10.3, 12),
     "lines of distributions": (17_800, 17_000),
     "lines of tests": (32_740, 32_000),
     "exported names": (109, 110),

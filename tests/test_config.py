@@ -1,5 +1,6 @@
 """Recipes and overrides: the composed config, and the message for each user error."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.config import compose as composing
-from marl_verl.config.backend import choose_backend
-from marl_verl.config.compose import attention, compose, with_overrides
-from marl_verl.config.parts import algorithm_of, named_samplers
+from marl_verl.config.compose import attention, choose_backend, compose, with_overrides
+from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.resolve import resolve
 from marl_verl.errors import MarlError
 from marl_verl.team import Named, read_team
@@ -111,7 +111,8 @@ def test_each_sampler_has_its_own_options(
 ) -> None:
     recipe.write_text(f"{RECIPE}  sampler: {{options: {{episodes: 4}}}}\n")
     marl: Any = OmegaConf.to_container(compose(recipe, overrides, hardware="cpu").marl)
-    found = named_samplers(algorithm_of(read_team(marl)), marl)
+    samplers = samplers_of(algorithm_of(read_team(marl)), marl)
+    found = {section: Named(name, dataclasses.asdict(sampler)) for section, (name, sampler) in samplers.items()}
     assert found["sampler"] == (training or Named("independent", {"episodes": 4}))
     assert found["validation"] == validation
 

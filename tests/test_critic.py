@@ -17,8 +17,7 @@ from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, turn_rows
 from marl_verl.config.compose import with_overrides
-from marl_verl.config.parts import algorithm_of
-from marl_verl.config.resolve import check_critic, resolve
+from marl_verl.config.resolve import resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
@@ -86,12 +85,6 @@ def resolved(composed: DictConfig, *overrides: str) -> Any:
     config = with_overrides(composed, overrides)
     marl: Any = OmegaConf.to_container(config.marl, resolve=True)
     return resolve(config, read_team(marl))
-
-
-def scope(composed: DictConfig, *overrides: str) -> str | None:
-    config = with_overrides(composed, overrides)
-    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-    return check_critic(config, team, algorithm_of(team))
 
 
 @pytest.mark.slow

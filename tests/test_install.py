@@ -63,7 +63,7 @@ def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
 
 PROGRAM = """
 import importlib.util, json, os, subprocess, sys
-from marl_verl.config.recipe_file import verl_configs
+from marl_verl.config.verl_keys import verl_configs
 from marl_verl.api import use_installed_verl
 def where():
     return importlib.util.find_spec("verl").origin

@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
 from marl_verl.config.compose import with_overrides
-from marl_verl.config.loss import check_policy, with_loss
 from marl_verl.config.parts import loss_named
-from marl_verl.config.resolve import resolve
+from marl_verl.config.resolve import check_policy, resolve, with_loss
 from marl_verl.config.stored import COMPOSED, marl_section, read_config
 from marl_verl.errors import MarlError
 from marl_verl.team import read_team

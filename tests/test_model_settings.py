@@ -5,17 +5,16 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config import model_settings
-from marl_verl.config.model_settings import BUCKET, with_model_settings
-from marl_verl.config.resolve import use_adapter
+from marl_verl.config import placement, resolve
+from marl_verl.config.resolve import BUCKET, use_adapter, with_model_settings
 
 TINY = {"model.embed_tokens.weight": (72, 64), "model.norm.weight": (64,)}
 SMOLLM2 = {"model.embed_tokens.weight": (49152, 576), "model.norm.weight": (576,)}  # 108 MiB in float32
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: str) -> DictConfig:
-    monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
-    monkeypatch.setattr(model_settings, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(resolve, "shapes", lambda folder: shapes)
+    monkeypatch.setattr(resolve, "cpu_flags", lambda: frozenset(flags))
     config = OmegaConf.create(
         {
             "model": {"path": "/models/one", "lora": {"merge": None}},
@@ -55,9 +54,9 @@ def test_bucket_precision_and_merging_follow_from_the_model(
 def test_large_models_are_updated_alone(
     monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], device: str, expected: bool
 ) -> None:
-    monkeypatch.setattr(model_settings, "shapes", lambda folder: shapes)
-    monkeypatch.setattr(model_settings, "cpu_run", lambda: device == "cpu")
-    assert model_settings.uses_all_cores("/models/one") == expected
+    monkeypatch.setattr(placement, "shapes", lambda folder: shapes)
+    monkeypatch.setattr(placement, "cpu_run", lambda: device == "cpu")
+    assert placement.uses_all_cores("/models/one") == expected
 
 
 # What a policy with an adapter needs of verl's settings

@@ -9,7 +9,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from marl_verl.config.engine import PACKED, kernel_problems
+from marl_verl.config.checks import PACKED, kernel_problems
 from tests.test_losses import ROWS, log_probs
 from tests.verl_actor import TALK, Actor
 

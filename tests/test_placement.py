@@ -26,6 +26,7 @@ def case(
     policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int
 ) -> tuple[DictConfig, TeamConfig]:
     marl = {
+        "run": {},
         "agents": {f"agent-{name}": {"policy": name} for name in policies},
         "policies": policies,
         "pools": pools or {},

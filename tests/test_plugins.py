@@ -17,7 +17,7 @@ import marl_verl
 from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import missing_extras
-from marl_verl.plugins import lookup, registry
+from marl_verl.plugins import loading, registry
 from marl_verl.plugins.registry import KINDS
 from tests.sites import add_distribution
 
@@ -120,12 +120,12 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
     contents = set()
     for text in ("one", "two"):
         part.write_text(text)
-        lookup.content_of.cache_clear()
+        loading.content_of.cache_clear()
         contents.add(known.content(puzzles))
     assert {len(content) for content in contents} == {64}
     assert len(contents) == 2
-    assert lookup.content_of(registry.Source("p", "in-memory", "0", "<object>")) == ""
-    assert lookup.content_of(registry.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
+    assert loading.content_of(registry.Source("p", "in-memory", "0", "<object>")) == ""
+    assert loading.content_of(registry.Source("p", "file", "0", "solo_plugin", "abc")) == "abc"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ ROOT = Path(__file__).parents[1]
 EXTRAS = [path.parent.name.replace("_", "-") for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 
 
-def names(found: lookup.Plugins) -> set[tuple[str, str]]:
+def names(found: loading.Plugins) -> set[tuple[str, str]]:
     return {(kind, name) for kind in KINDS for name in found.names(kind)}
 
 
@@ -187,7 +187,7 @@ def test_the_name_of_a_missing_plugin_suggests_the_installation(
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: ())
-    monkeypatch.setattr(lookup, "missing_extras", missing_extras.__wrapped__)
+    monkeypatch.setattr(loading, "missing_extras", missing_extras.__wrapped__)
     known = plugins.discover()
     with pytest.raises(MarlError, match=f"unknown .* '{name}': pip install 'marl-verl\\[{extra}\\]' may register it"):
         known.get(kind, name)

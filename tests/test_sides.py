@@ -74,8 +74,8 @@ def team(**sides: str | None) -> TeamConfig:
 
 
 def check(sampler: Sampler | None = None, algorithm: Algorithm | None = None, tasks: TaskSet | None = None) -> None:
-    found = {"sampler": sampler or Independent()}
-    check_sides(found, {"sampler": "its-name"}, algorithm or Algorithm(), team(), tasks or ZeroSum())
+    samplers = {"sampler": ("its-name", sampler or Independent())}
+    check_sides(samplers, algorithm or Algorithm(), team(), tasks or ZeroSum())
 
 
 def test_each_turn_has_the_outcome_of_its_agents_side_and_one_number_is_everyones() -> None:

@@ -12,7 +12,7 @@ from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import format_error, unknown
 from marl_verl.options import config_of
 from marl_verl.plugins import one_file
-from marl_verl.plugins.lookup import Plugins
+from marl_verl.plugins.loading import Plugins
 from marl_verl.plugins.registry import KINDS, Entry
 from marl_verl.run.terminal import harmless, indented, show
 

@@ -16,14 +16,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.hardware import flash_attention, has_accelerator
-from marl_verl.config.recipe_file import HERE, check_recipe, search_path
+from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
 from marl_verl.config.schema import Marl
-from marl_verl.config.stored import marl_section
-from marl_verl.config.verl_keys import ADDED, check_verl
-from marl_verl.errors import MarlError, shown, unknown, user_error
+from marl_verl.config.stored import BACKEND, marl_section
+from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
+from marl_verl.errors import MarlError, missing, shown, unknown, user_error
 from marl_verl.extensions import names
 from marl_verl.options import build, check_type
+
+HERE = Path(__file__).parent
 
 
 def attention(dtype: str) -> str:
@@ -39,30 +40,50 @@ OmegaConf.register_new_resolver("marl_rollout_workers", lambda: WORKERS, replace
 def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None) -> DictConfig:
     """Compose a recipe with overrides in Hydra's grammar; interpolations stay unresolved.
 
-    Args:
-        hardware: "cpu" or "gpu". None: MARL_VERL_HARDWARE, or what this machine has.
-
-    Raises:
-        MarlError: the recipe or an override is invalid.
+    `hardware` is "cpu" or "gpu", by default MARL_VERL_HARDWARE, or what this machine has. MarlError for an invalid
+    recipe or override.
     """
-    check_recipe(recipe)
-    changes = parse_overrides(overrides)
-    # a config group selects a whole file of verl's config, e.g. model_engine=megatron
-    groups = [str(change.input_line) for change in changes if _is_group(change)]
+    _check_recipe(recipe)
+    groups, lines = list[str](), list[str]()
+    for change in parse_overrides(overrides):
+        group, line = change.key_or_group, str(change.input_line)
+        if "." not in group and any((folder / group).is_dir() for folder in search_path()):
+            groups.append(line)  # selects a whole file of verl's config, e.g. model_engine=megatron
+        elif change.is_delete() or change.is_add() or change.is_force_add():
+            lines.append(line)
+        else:  # a key may be new for Hydra: `check_verl` refuses unknown ones with the nearest one
+            lines.append(f"++{line}")
     if not any(line.startswith("hardware=") for line in groups):
         groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
-    lines = [_forced(change) for change in changes if not _is_group(change)]
     config = _hydra(recipe.resolve().parent, recipe.stem, [*groups, *lines])
     _check(config)
     return config
 
 
-def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
-    """Return a copy of a composed config with `key=value` overrides applied. MarlError as `compose`.
+def _check_recipe(recipe: Path) -> None:
+    """MarlError for a file that is no recipe."""
+    with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
+        if not recipe.is_file():
+            raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
+        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    defaults = content.get("defaults") if isinstance(content, dict) else None
+    names = defaults if isinstance(defaults, list) else []
+    if "marl_trainer" not in names or "_self_" not in names[names.index("marl_trainer") :]:
+        raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
 
-    Args:
-        trained: false for an evaluation, in which policies may act greedily.
-    """
+
+def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
+    """The backend of a new run: that of an override, else `verl` on GPUs and with a Ray address, else the recipe's."""
+    backend = config.marl.run.backend
+    chosen = any(change.key_or_group == BACKEND for change in parse_overrides(overrides))
+    if backend is None or (not chosen and (on_gpu(config) or ray_address(config))):
+        return "verl"
+    return str(backend)
+
+
+def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
+    """A copy of a composed config with overrides. `trained`: false for an evaluation, in which policies may act
+    greedily. MarlError as `compose`."""
     config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     for change in parse_overrides(overrides):
@@ -103,17 +124,6 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return changes
 
 
-def _is_group(change: Override) -> bool:
-    group = change.key_or_group
-    return "." not in group and any((folder / group).is_dir() for folder in search_path())
-
-
-def _forced(change: Override) -> str:
-    """The override for Hydra, as a key that may be new: `check_verl` refuses unknown ones with the nearest one."""
-    line = str(change.input_line)
-    return line if change.is_delete() or change.is_add() or change.is_force_add() else f"++{line}"
-
-
 def defaults_of(config: DictConfig) -> Any:
     """A config for the same hardware with defaults only, as plain containers."""
     return _defaults("cpu" if OmegaConf.select(config, "trainer.device") == "cpu" else "gpu")
@@ -126,6 +136,11 @@ def _defaults(hardware: str) -> Any:
         if OmegaConf.select(config, key) is None:
             OmegaConf.update(config, key, default, force_add=True)
     return OmegaConf.to_container(config)
+
+
+def search_path() -> list[Path]:
+    """The folders with the configs that recipes extend."""
+    return [HERE, verl_configs()]
 
 
 def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:

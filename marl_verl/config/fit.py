@@ -32,38 +32,37 @@ from marl_verl.team import check_sides as team_sides
 from marl_verl.threads import breakpoints
 
 MOST_MOVES = 3
+Samplers = dict[str, tuple[str, Sampler]]
+"""Those of `samplers_of`."""
 
 
 @check
-def check_samplers(
-    samplers: dict[str, Sampler], names: dict[str, str], team: TeamConfig, tasks: TaskSet, workflow: Workflow
-) -> Iterator[str]:
-    """Check the samplers of `samplers_of`, with the names of `sampler_names`, against team, task set and workflow."""
-    for section, sampler in samplers.items():
+def check_samplers(samplers: Samplers, team: TeamConfig, tasks: TaskSet, workflow: Workflow) -> Iterator[str]:
+    """MarlError for samplers that team, task set or workflow do not allow."""
+    for section, (name, sampler) in samplers.items():
         with user_error(f"marl.{section}.options"):
             sampler.check(list(team.agents))
         if sampler.branches and not workflow.replayable:
             problem = f"marl.{section}: workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but sampler"
-            yield f"{problem} '{names[section]}' branches from replays: use 'independent' or 'best-of'"
+            yield f"{problem} '{name}' branches from replays: use 'independent' or 'best-of'"
         if sampler.public and type(tasks).public_score is TaskSet.public_score:
-            problem = f"marl.{section}: sampler '{names[section]}' needs public scores, but task set '{team.task.name}'"
+            problem = f"marl.{section}: sampler '{name}' needs public scores, but task set '{team.task.name}'"
             yield f"{problem} has none: implement TaskSet.public_score, or use sampler 'independent'"
-    if samplers["validation"].branches and not samplers["validation"].public:
-        problem = f"sampler '{names['validation']}' selects by the true score, which a validation must not use"
+    name, sampler = samplers["validation"]
+    if sampler.branches and not sampler.public:
+        problem = f"sampler '{name}' selects by the true score, which a validation must not use"
         yield f"{problem}: use 'independent', 'best-of', or 'tree-search' with options {{guide: public}}"
 
 
 @check
-def check_sides(
-    samplers: dict[str, Sampler], names: dict[str, str], algorithm: Algorithm, team: TeamConfig, tasks: TaskSet
-) -> Iterator[str]:
+def check_sides(samplers: Samplers, algorithm: Algorithm, team: TeamConfig, tasks: TaskSet) -> Iterator[str]:
     """MarlError unless the task set scores the team's sides, and all parts work with agents of several sides."""
     sides = sides_of(team.agents)
     if tasks.sides:
         team_sides(f"task set '{team.task.name}' has scores", tasks.sides, sides)
     if not sides:
         return
-    parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{names[key]}'", samplers[key]) for key in samplers]
+    parts: list[tuple[str, Sampler | Part]] = [(f"sampler '{name}'", sampler) for name, sampler in samplers.values()]
     parts += [(f"{part.kind} '{part.name}'", part) for part in algorithm.parts()]
     listed = " and ".join(f"'{side}'" for side in sides)
     for label, part in parts:

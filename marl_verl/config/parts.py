@@ -15,12 +15,11 @@ from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
-from marl_verl.team import Named, TeamConfig
+from marl_verl.team import TeamConfig
 
+# modules whose parts have short names in every config, and classes to derive parts from
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, presets))
-"""Modules whose parts have short names in every config."""
 BASES = (Metric, credit.ReplayCredit, credit.TableCredit, advantage.Estimator, advantage.Returns, rewards.RewardMix)
-"""Classes to derive parts from."""
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
@@ -29,9 +28,8 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
     A part is named by its short name where it is one of marl-verl, or the module that has the algorithm or one of its
     parts defines or imports it; and everywhere as "package.module:Class". MarlError for an invalid option.
     """
-    known = plugins.load()
-    algorithm: Algorithm = known.get("algorithms", name)
-    entry = known.entry("algorithms", name)
+    algorithm: Algorithm = plugins.load().get("algorithms", name)
+    entry = plugins.load().entry("algorithms", name)
     homes = [str(place).partition(":")[0] for place in (entry.target, entry.source.target)]
     return algorithm.with_options(options, where, finder(algorithm, *homes, *modules_of(entry.source.target)))
 
@@ -57,9 +55,7 @@ def with_flat(algorithm: Algorithm, options: Mapping[str, Any], where: str) -> A
 
 def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]) -> Any:
     """The part, or function if `base` is None, with a short name in one of the modules, or at "package.module:Class".
-
-    MarlError if there is none.
-    """
+    MarlError if there is none."""
     kind = "column function" if base is None else base.kind
     if ":" in name:
         part = imported(name, where)
@@ -108,28 +104,14 @@ def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
     return {f"'{function.__module__}:{function.__qualname__}'": function for function in functions}
 
 
-def sampler_names(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, str]:
-    """Section of the config ("sampler", "validation") -> the name of its sampler."""
-    return {"sampler": algorithm.sampler, "validation": str(marl["validation"]["sampler"] or "independent")}
-
-
-def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Sampler]:
-    """Section of the config ("sampler", "validation") -> the sampler with its options."""
-    samplers: dict[str, Sampler] = {}
-    for section, name in sampler_names(algorithm, marl).items():
-        kind, options, where = (
-            plugins.load().get("samplers", name),
-            marl[section].get("options"),
-            f"marl.{section}.options",
-        )
-        if section == "validation" and marl[section]["sampler"] is None:
+def samplers_of(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, tuple[str, Sampler]]:
+    """Section of the config ("sampler", "validation") -> the name of its sampler, and the sampler with its options."""
+    samplers = {}
+    validation = marl["validation"]["sampler"]
+    for section, name in {"sampler": algorithm.sampler, "validation": str(validation or "independent")}.items():
+        kind, options = plugins.load().get("samplers", name), marl[section].get("options")
+        if section == "validation" and validation is None:
             options = {"episodes": 1, **(options or {})}
         with user_error(f"sampler '{name}'"):
-            samplers[section] = build(kind, options, where)
+            samplers[section] = name, build(kind, options, f"marl.{section}.options")
     return samplers
-
-
-def named_samplers(algorithm: Algorithm, marl: Mapping[str, Any]) -> dict[str, Named]:
-    """Section of the config -> the name of its sampler and all options, defaults included."""
-    names, samplers = sampler_names(algorithm, marl), samplers_of(algorithm, marl)
-    return {section: Named(names[section], dataclasses.asdict(sampler)) for section, sampler in samplers.items()}

@@ -14,10 +14,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from marl_verl.config.hardware import on_gpu, rollout_name
+from marl_verl.config.hardware import cpu_run, on_gpu, rollout_name
 from marl_verl.config.schema import Size
+from marl_verl.config.stored import BACKEND, is_local
 from marl_verl.config.verl_keys import key_paths
 from marl_verl.errors import MarlError, check, unknown
+from marl_verl.models.count import model_folder, parameters, shapes
 from marl_verl.options import build
 from marl_verl.team import PolicyConfig, TeamConfig
 
@@ -67,15 +69,14 @@ def _shared(policy: PolicyConfig, section: Mapping[str, Any]) -> dict[str, Any]:
     return {"pool": policy.pool, **made, **{key: settings[key] for key in settings if not key.startswith(OWN)}}
 
 
-WIDTHS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-"""Keys of `rollout` whose product is the number of GPUs of one server."""
-PROCESSES = 3
-"""Maximum processes of one policy on a GPU: training worker, server, and the server's child process."""
+LARGE = 10_000_000  # parameters of a model from which a CPU updates it alone, and faster in bfloat16
+PROCESSES = 3  # at most, of one policy on a GPU: training worker, server, and the server's child process
 
 
 def server_gpus(rollout: Any) -> int:
     """The number of GPUs of one server; `rollout` is the config section, or verl's dataclass for it."""
-    return math.prod(int(getattr(rollout, name)) for name in WIDTHS)
+    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    return math.prod(int(getattr(rollout, size)) for size in sizes)
 
 
 @dataclass(frozen=True)
@@ -125,10 +126,26 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     return made
 
 
+def _local_problems(config: DictConfig, pools: Sequence[Pool]) -> Iterator[str]:
+    """Settings that one process cannot follow."""
+    where, verl = f"with {BACKEND}=local", f"or set {BACKEND}=verl"
+    if config.marl.schedule.mode == "async":
+        problem = f"marl.schedule.mode=async samples and trains at the same time, but {where} there is one process"
+        yield f"{problem}: set marl.schedule.mode=sync, {verl}"
+    for pool in pools:
+        if pool.size > 1:
+            keys = f"gpus and nodes of marl.pools.{pool.name}" if pool.shared else "trainer.n_gpus_per_node and nnodes"
+            yield f"policy '{pool.policies[0]}' has {pool.size} GPUs, but {where} it has one: set {keys} to 1, {verl}"
+
+
 @check
 def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
-    """MarlError unless every policy fits its pool and, where the run starts Ray itself, the pools fit this machine."""
+    """MarlError unless every policy fits its pool and, where the run starts Ray itself, the pools fit this machine;
+    with the backend `local`, unless one process can do all."""
     pools = pools_of(config, team)
+    if is_local(config):
+        yield from _local_problems(config, pools)
+        return
     for pool in pools:
         parts = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
         rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in parts.items()}
@@ -163,6 +180,14 @@ def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:
         if not rollout.free_cache_engine or not rollout.get("enable_sleep_mode", True):
             problem = f"policy '{name}' shares pool '{pool.name}', where servers must sleep during training"
             yield f"{problem}: leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"
+
+
+def uses_all_cores(path: str) -> bool:
+    """Whether a process of a CPU run updates a model with all cores, after the others. Small models share the cores.
+
+    The time is about the same, but only one model at a time needs memory for gradients, activations and logits.
+    """
+    return cpu_run() and parameters(shapes(model_folder(path))) >= LARGE
 
 
 def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.backend import is_local
 from marl_verl.config.reward_function import NAME as SCORED
+from marl_verl.config.stored import is_local
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.extensions import extension, names
@@ -52,9 +52,9 @@ def check_scripts(config: DictConfig, team: TeamConfig, training: bool) -> None:
     for name, policy in team.policies.items():
         if policy.script is not None:
             with user_error(f"policy '{name}'"):
-                getattr(plugins.load().get("scripts", policy.script), "check", lambda *_: None)(
-                    training, is_local(config)
-                )
+                script = plugins.load().get("scripts", policy.script)
+                if hasattr(script, "check"):
+                    script.check(training, is_local(config))
 
 
 def pretrained_models(config: DictConfig, team: TeamConfig) -> dict[str, Pretrained]:

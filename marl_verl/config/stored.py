@@ -1,4 +1,4 @@
-"""Read the stored config of a run, and its team."""
+"""The config of a run: read the stored one, and what it says of team, backend and updates."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +15,7 @@ from marl_verl.team import TeamConfig, read_team
 
 FAST: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})  # Python's is quadratic in the depth
 FAST.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers  # 1e-3 is a number, as in OmegaConf
+BACKEND = "marl.run.backend"
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
@@ -37,6 +38,30 @@ def marl_section(config: DictConfig) -> dict[str, Any]:
 def team_of(config: DictConfig) -> TeamConfig:
     """The team of a run's resolved config; all policies may be frozen (evaluation). MarlError as `marl_section`."""
     return read_team(marl_section(config), evaluation=True)
+
+
+def is_local(config: DictConfig) -> bool:
+    """Whether a run works in this process."""
+    return bool(config.marl.run.get("backend") == "local")  # a run of an older version has no such key
+
+
+def updates_per_batch(config: DictConfig, model: Any) -> int:
+    """Optimiser updates per epoch over a batch, whose rows they share equally; `model` is an actor or critic section
+    (mini-batches count tasks). A quotient that is not whole is rounded."""
+    return max(1, int(config.data.train_batch_size / int(model.ppo_mini_batch_size) + 0.5))
+
+
+def separate_reason(config: DictConfig, actor: DictConfig) -> str | None:
+    """Why rows compute what they have in common separately (`learning/prefixes.py`); None if they share it."""
+    if not config.marl.run.get("share_prefixes", True):  # a run of an older version has no such key
+        return "marl.run.share_prefixes is false"
+    if actor.shuffle:
+        return "actor.shuffle mixes rows between updates"
+    if (mode := actor.policy_loss.loss_mode) in ("clip_cov", "kl_cov", "geo_mean"):
+        return f"loss_mode {mode} depends on the rows of a micro-batch"
+    if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+        return "seq-mean-token-sum-norm divides by the longest response of a micro-batch: set loss_scale_factor"
+    return None
 
 
 @check

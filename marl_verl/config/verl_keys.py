@@ -6,8 +6,10 @@ are checked by verl, vLLM, Ray and torch themselves.
 """
 
 import functools
+import importlib.util
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -15,7 +17,6 @@ from annotated_types import Ge, Gt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from marl_verl.config.recipe_file import verl_configs
 from marl_verl.config.schema import CRITIC_KEYS, Above, Part
 from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.extensions import missing_extras, pip_line
@@ -186,8 +187,7 @@ VERDICTS: Mapping[str, str] = {
     **{key: reason for reason, names in INSTEAD.items() for key in _keys(names)},
 }
 PAGE = "docs/from-verl.md#keys"
-MOST = 5
-"""Refused keys in a message."""
+MOST = 5  # refused keys in a message
 ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not Any for key in _keys(names)}
 """Key of a composed config -> the type of its values."""
 ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Small}
@@ -237,10 +237,8 @@ def settings_of(
     """(verl's key, its name in the recipe, value) of what a composed config, its policies and its critic set of verl's
     keys. MarlError for an unknown key, or a value outside its range.
 
-    Args:
-        content: the config as plain containers.
-        defaults: that of a recipe which sets nothing, with the keys of `ADDED`.
-        trained: whether policies are trained that are not frozen.
+    `content` is the config as plain containers, `defaults` that of a recipe which sets nothing (`defaults_of`);
+    `trained`: whether policies are trained that are not frozen.
     """
     marl = content["marl"]
     settings = [*changed({**content, "marl": None}, {**defaults, "marl": None})]
@@ -258,11 +256,8 @@ def changed(
 ) -> Iterator[tuple[str, str, Any]]:
     """Yield (verl's key, its name in the recipe, value) of the values that differ from their defaults.
 
-    MarlError for a key that `default` lacks, or a value of another type than that of `allowed` or its default.
-
-    Args:
-        key: verl's name of the section.
-        where: its name in the recipe.
+    `key` is verl's name of the section, `where` its name in the recipe. MarlError for a key that `default` lacks, or a
+    value of another type than that of `allowed` or its default.
     """
     if type(content) is type(default) and content == default:
         return
@@ -294,6 +289,14 @@ def key_paths(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             path = f"{prefix}.{key}" if prefix else str(key)
             yield path, value
             yield from key_paths(value, path)
+
+
+def verl_configs() -> Path:
+    """The folder of verl's config, found without importing verl (seconds)."""
+    verl = importlib.util.find_spec("verl")
+    if verl is None or verl.origin is None:
+        raise MarlError("verl is not installed: pip install 'marl-verl[cpu]' or 'marl-verl[vllm]'")
+    return Path(verl.origin).parent / "trainer" / "config"
 
 
 @functools.cache

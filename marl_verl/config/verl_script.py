@@ -82,27 +82,19 @@ VERLS = {
     **{"trainer.save_freq": -1, "trainer.test_freq": -1},
 }
 """verl's defaults, which differ from those of a recipe."""
-AT_THE_END = 1_000_000
-"""Steps between validations, of which the last step has one anyway: a run has at least one."""
-ROUNDS = 16
-"""Rounds of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)."""
+AT_THE_END = 1_000_000  # steps between validations, of which the last step has one anyway: a run has at least one
+ROUNDS = 16  # of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
 
 
 class Script:
-    """The overrides of a verl script, and the recipe that they become.
-
-    Attributes:
-        values: the keys of verl that are left to translate -> their values.
-        overrides: of the recipe: what a recipe cannot have, such as removed keys and whole files of verl's config.
-        dropped: settings that change nothing of what is trained.
-    """
+    """The overrides of a verl script, and the recipe that they become."""
 
     def __init__(self, lines: Iterable[str]) -> None:
-        self.values: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}  # key of verl that is left to translate -> its value
         self.recipe: DictConfig = OmegaConf.create({"marl": {}})
-        self.overrides: list[str] = []
-        self.dropped: list[str] = []
+        self.overrides: list[str] = []  # of the recipe: removed keys, and whole files of verl's config
+        self.dropped: list[str] = []  # settings that change nothing of what is trained
         for change in parse_overrides(list(lines)):  # the last one of a key holds
             key, content = change.key_or_group, change.value()
             if change.package is not None or change.is_delete() or key == "hardware":
@@ -128,23 +120,11 @@ class Script:
         elif OmegaConf.select(self.recipe, key) is None:
             OmegaConf.update(self.recipe, key, value, force_add=True)
 
-    def become(self, key: str, new: str, value: Any) -> None:
-        """Replace a key by a key of a recipe, or by another key of verl, unless the script has that one, too."""
-        del self.values[key]
-        if new.startswith("marl."):
-            self.put(new, value)
-        else:
-            self.values.setdefault(new, value)
-
     def drop(self, *keys: str) -> None:
-        self.dropped += [setting(key, self.values.pop(key)) for key in keys if key in self.values]
-
-    def drop_section(self, prefix: str, keep: str = "") -> None:
-        self.drop(*(key for key in self.values if key.startswith(prefix) and key != keep))
-
-
-def setting(key: str, value: Any) -> str:
-    return f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        values = {key: self.values.pop(key) for key in keys if key in self.values}
+        self.dropped += [
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()
+        ]
 
 
 def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list[str]]:
@@ -181,8 +161,11 @@ def _move(script: Script) -> None:
         script.put("marl.task.options.shuffle", False)
     for old, new in MOVED.items():
         for key in [key for key in script.values if f"{key}.".startswith(f"{old}.")]:
-            if script.values[key] is not None or not new.startswith("marl."):
-                script.become(key, new + key.removeprefix(old), script.values[key])
+            target = new + key.removeprefix(old)
+            if not new.startswith("marl."):
+                script.values.setdefault(target, script.values.pop(key))
+            elif script.values[key] is not None:
+                script.put(target, script.values.pop(key))
 
 
 def _set_algorithm(script: Script) -> bool:
@@ -218,29 +201,30 @@ def _set_reward(script: Script) -> None:
     """The score function, its sandbox, DAPO's penalty for long responses, and its filter of groups."""
     name = script.values.pop(f"{FUNCTION}.name", None) or "compute_score"
     if path := script.values.get(f"{FUNCTION}.path"):
-        script.become(f"{FUNCTION}.path", "marl.task.reward", f"{path}:{name}")
+        script.put("marl.task.reward", f"{path}:{name}")
+        del script.values[f"{FUNCTION}.path"]
     if url := script.values.get("reward.sandbox_fusion.url"):
-        script.become("reward.sandbox_fusion.url", "marl.run.sandbox", f"external:{url}")
+        script.put("marl.run.sandbox", f"external:{url}")
+        del script.values["reward.sandbox_fusion.url"]
     script.drop("reward.sandbox_fusion.url", "reward.sandbox_fusion.max_concurrent")
     enable, length, factor = (f"{BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     longest = "reward.reward_kwargs.max_resp_len"
     if not script.values.get(enable):
-        script.drop_section(f"{BUFFER}.")
-        script.drop(longest)
+        script.drop(*(key for key in script.values if key.startswith(f"{BUFFER}.")), longest)
     elif script.values.get(length) is not None:
         limit = script.get(longest, script.get("data.max_response_length"))
         overlong: dict[str, float] = {"L": int(limit), "C": int(script.values[length])}
         if script.values.get(factor) not in (None, 1):
             overlong["factor"] = script.values[factor]
-        script.become(enable, "marl.algorithm.options.advantage.overlong", overlong)
-        for key in (length, factor, longest):
+        script.put("marl.algorithm.options.advantage.overlong", overlong)
+        for key in (enable, length, factor, longest):
             script.values.pop(key, None)
     groups = "algorithm.filter_groups"
     if script.values.get(f"{groups}.enable"):
         most = int(script.get(f"{groups}.max_num_gen_batches", 0))
         refill = min(most - 1, ROUNDS) if most > 0 else ROUNDS
-        script.become(f"{groups}.enable", "marl.sampler.filter", {"no_variance": True, "refill": refill})
-        for name in ("max_num_gen_batches", "metric", "max_inflight_gen_batches"):
+        script.put("marl.sampler.filter", {"no_variance": True, "refill": refill})
+        for name in ("enable", "max_num_gen_batches", "metric", "max_inflight_gen_batches"):
             script.values.pop(f"{groups}.{name}", None)
 
 
@@ -260,13 +244,13 @@ def _set_training(script: Script) -> None:
         script.values.setdefault(log_prob, script.values[actor])
     section = "algorithm.rollout_correction."
     if script.values.get(f"{section}bypass_mode"):  # verl's V1 trainer reads the mode: PPO over the rollout's log-probs
-        script.drop_section(section, keep=f"{section}bypass_mode")
+        script.drop(*(key for key in script.values if key.startswith(section) and key != f"{section}bypass_mode"))
     script.put("trainer.experiment_name", script.values.pop("trainer.experiment_name", None))
-    key, test = "trainer.default_local_dir", "trainer.test_freq"
-    if script.values.get(key):
-        path = Path(script.values.pop(key)).expanduser().absolute()
+    folder, test = "trainer.default_local_dir", "trainer.test_freq"
+    if script.values.get(folder):
+        path = Path(script.values.pop(folder)).expanduser().absolute()
         script.put("marl.run", {"dir": str(path.parent), "name": path.name})
-    script.drop(key)
+    script.drop(folder)
     if script.values.get("trainer.val_before_train") is False and script.get(test, -1) < 1:
         script.values[test] = AT_THE_END
 
@@ -284,12 +268,11 @@ def _set_team(script: Script) -> None:
     gpus, nodes = (script.get(f"trainer.{key}", 1) for key in ("n_gpus_per_node", "nnodes"))
     if nodes > 1 and ADDRESS not in script.values:  # the running cluster, as `ray.init` chooses it
         script.values[ADDRESS] = "auto"
-    inside = {
-        name: policy for name, policy in policies.items() if not policy.get("endpoint") and not policy.get("script")
-    }
+    inside = [name for name, policy in policies.items() if not policy.get("endpoint") and not policy.get("script")]
     if not (has_accelerator() or ADDRESS in script.values) or pools or len(inside) < 2:
         return
-    groups = sum(not policy.get("base") for policy in inside.values()) + any(p.get("base") for p in inside.values())
+    shared = sum(bool(policies[name].get("base")) for name in inside)
+    groups = len(inside) - shared + bool(shared)
     script.put(f"marl.pools.{POOL}", {"gpus": gpus, "nodes": nodes})
     share = round(script.get(f"{ARR}.{SHARE}") / groups, 3)
     for name in inside:
@@ -301,10 +284,10 @@ def _set_team(script: Script) -> None:
 
 def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
     """Whether a setting has no effect: by its key, or with verl's default, or because its section is switched off."""
-    known, value, judged = verl_defaults(), values[key], verdict(key)
-    if judged == DROP or value in HARMLESS.get(key, ()):
+    known, value = verl_defaults(), values[key]
+    if verdict(key) == DROP or value in HARMLESS.get(key, ()):
         return True
-    if judged == PASS:
+    if verdict(key) == PASS:
         return False
     usual = known.get(key)
     if value == usual or (not value and (usual is None or "${" in str(usual))):

@@ -1,25 +1,31 @@
-"""Plugin discovery: find and load the plugins of this process, once.
+"""Plugin discovery, once per process, and `Plugins`: the parts by kind and name, the source of each, broken plugins.
 
 `load()` loads the built-in parts, every entry point of group `marl_verl`, and the plugin files in use (`one_file.py`).
 Ray workers run discovery themselves; `check_same` compares the result with the driver's.
 """
 
 import functools
+import hashlib
 import importlib.metadata
+import importlib.util
 import inspect
+import pkgutil
+import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pluggy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from marl_verl.errors import MarlError, MarlWarning, check_known, format_error
+from marl_verl.errors import MarlError, MarlWarning, check_known, format_error, unknown, user_error
+from marl_verl.extensions import missing_extras
 from marl_verl.plugins import builtins, one_file, registry
-from marl_verl.plugins.lookup import Plugins
-from marl_verl.plugins.registry import PROJECT, Registry, Source
+from marl_verl.plugins.registry import KINDS, PROJECT, Entry, Registry, Source
 from marl_verl.version import __version__
 
 GROUP = "marl_verl"
@@ -27,6 +33,82 @@ HOOKS = frozenset(name for name, value in vars(registry).items() if hasattr(valu
 BUILTIN = Source("builtin", "marl-verl", __version__, builtins.__name__)
 Imports = Mapping[Source, Callable[[], object]]
 """Plugin -> the function that imports it."""
+
+
+@dataclass
+class Plugins:
+    """The plugins of this process; `plugins.hook.marl_step_finished(step=1, metrics={})` calls every observer."""
+
+    hook: pluggy.HookRelay
+    loaded: dict[Source, tuple[str, ...]] = field(default_factory=dict)  # -> hook names; the built-in parts first
+    broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; has no names
+    registered: list[Entry] = field(default_factory=list)
+
+    def get(self, kind: str, name: str) -> Any:
+        """The object of a name, e.g. `get("workflows", "inventory")`, imported if lazy. MarlError as `entry`."""
+        entry = self.entry(kind, name)
+        if not isinstance(entry.target, str):
+            return entry.target
+        label = f"{KINDS[kind]} '{entry.name}' of {entry.source}"
+        with user_error(f"{label}: cannot import '{entry.target}'", Exception):  # a plugin's module may raise anything
+            return pkgutil.resolve_name(entry.target)
+
+    def entry(self, kind: str, name: str) -> Entry:
+        """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
+        entries = self.find(kind, name)
+        if not entries:
+            raise self.unknown(kind, name)
+        if len(entries) > 1:
+            owners = " and by ".join(str(entry.source) for entry in entries)
+            choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in entries)
+            raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
+        return entries[0]
+
+    def find(self, kind: str, name: str) -> list[Entry]:
+        """The entries of a name, or "distribution:name": at most one per distribution."""
+        distribution, _, plain = name.rpartition(":")
+        entries = [entry for entry in self.entries(kind) if entry.name == plain]
+        return [entry for entry in entries if distribution in ("", entry.source.distribution)]
+
+    def names(self, kind: str) -> list[str]:
+        """The registered names of a kind, sorted."""
+        return sorted({entry.name for entry in self.entries(kind)})
+
+    def entries(self, kind: str) -> list[Entry]:
+        """The entries of a kind, sorted by name."""
+        return sorted((entry for entry in self.registered if entry.kind == kind), key=lambda entry: entry.name)
+
+    def fingerprint(self) -> tuple[str, ...]:
+        """Loaded plugins as "distribution==version:plugin", sorted: equal in every process of a run."""
+        return tuple(sorted(f"{source.distribution}=={source.version}:{source.plugin}" for source in self.loaded))
+
+    def content(self, source: Source) -> str:
+        """`content_of` a plugin, with the packages of the parts that it registers, which may be others."""
+        targets = {entry.shown for entry in self.registered if entry.source == source and ":" in entry.shown}
+        return content_of(source, tuple(sorted({top_of(target) for target in targets})))
+
+    def describe(self, content: bool = False) -> list[dict[str, Any]]:
+        """One JSON record per plugin; `content` adds the content hash."""
+        records = []
+        for source in (*self.loaded, *self.broken):
+            record = {key: getattr(source, key) for key in ("plugin", "distribution", "version", "target")}
+            if content:
+                record["content"] = self.content(source) if source in self.loaded else ""
+            parts = {kind: [entry for entry in self.entries(kind) if entry.source == source] for kind in KINDS}
+            names = {kind: {entry.name: entry.shown for entry in entries} for kind, entries in parts.items() if entries}
+            hooks = list(self.loaded.get(source, ()))
+            records.append({**record, "error": self.broken.get(source, ""), "hooks": hooks, "names": names})
+        return records
+
+    def unknown(self, kind: str, name: str, more: Iterable[str] = ()) -> MarlError:
+        """The error for a name that is neither registered nor one of `more`: the nearest, or what to install."""
+        extras = missing_extras()
+        if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
+            return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
+        reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
+        if extras:
+            reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
+        return MarlError("; ".join([str(unknown(KINDS[kind], name, [*more, *self.names(kind)])), *reasons]))
 
 
 @functools.cache
@@ -77,15 +159,16 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
 def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
     """Load the built-in parts, the installed plugins, and `more`. MarlError where a built-in one, or if `strict` one of
     `more`, is broken."""
-    points = {
-        _source(point): functools.partial(_load_point, point) for point in importlib.metadata.entry_points(group=GROUP)
-    }
-    ordered = sorted(points, key=lambda source: (source.distribution, source.plugin))
-    installed = {source: points[source] for source in ordered if only is None or source.plugin in only.split(",")}
+    installed: dict[Source, Callable[[], object]] = {}
+    for point in importlib.metadata.entry_points(group=GROUP):
+        if only is None or point.name in only.split(","):
+            distribution = (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
+            installed[Source(point.name, *distribution, point.value)] = functools.partial(_load_point, point)
+    ordered = sorted(installed, key=lambda source: (source.distribution, source.plugin))
+    candidates: Imports = {BUILTIN: lambda: builtins, **{source: installed[source] for source in ordered}, **more}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(registry)
     plugins = Plugins(manager.hook)
-    candidates: Imports = {BUILTIN: lambda: builtins, **installed, **more}
     for source, import_plugin in candidates.items():
         parts = Registry(source)
         try:
@@ -96,11 +179,6 @@ def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
                 raise
             plugins.broken[source] = str(error)
     return plugins
-
-
-def _source(point: importlib.metadata.EntryPoint) -> Source:
-    distribution = (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
-    return Source(point.name, *distribution, point.value)
 
 
 def _load_point(point: importlib.metadata.EntryPoint) -> object:
@@ -135,3 +213,33 @@ def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object]
         reason += "" if isinstance(error, MarlError) else f" ({at.filename}, line {at.lineno})"
         raise MarlError(f"{source} cannot be loaded from '{source.target}': {reason}") from error
     return tuple(hooks)
+
+
+@functools.cache
+def content_of(source: Source, more: tuple[str, ...] = ()) -> str:
+    """The content hash of a plugin, which detects changed code under an unchanged version.
+
+    sha256 over the Python files of its top-level package or module and of `more` of them, sorted by path; "" without
+    files.
+    """
+    if source.content:
+        return source.content
+    files: dict[str, Path] = {}
+    for top in sorted({top_of(source.target), *more} - sys.stdlib_module_names):
+        spec = importlib.util.find_spec(top) if top.isidentifier() else None
+        folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
+        files |= {
+            f"{top}/{path.relative_to(folder).as_posix()}": path for folder in folders for path in folder.rglob("*.py")
+        }
+        if spec is not None and not folders and spec.origin is not None:
+            files[f"{top}/{Path(spec.origin).name}"] = Path(spec.origin)
+    digest = hashlib.sha256()
+    for place, path in sorted(files.items()):
+        for content in (place.encode(), path.read_bytes()):
+            digest.update(len(content).to_bytes(8, "big") + content)
+    return digest.hexdigest() if files else ""
+
+
+def top_of(target: str) -> str:
+    """The top-level package or module of "package.module:attribute"."""
+    return target.partition(":")[0].partition(".")[0]

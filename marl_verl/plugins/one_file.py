@@ -6,7 +6,6 @@ which a resumed run, an evaluation, a replay and `explain` load (`files_of_run`)
 """
 
 import base64
-import functools
 import hashlib
 import json
 import linecache
@@ -50,18 +49,13 @@ class PluginFile:
         return self.source.version
 
 
-def file_names(paths: Iterable[Path]) -> dict[str, Path]:
-    """Name in the run directory -> absolute path. MarlError for two files of one name."""
+def read_files(paths: Iterable[Path]) -> list[PluginFile]:
+    """Read plugin files, each once. MarlError: no such file (with the nearest), or two of one name."""
     named: dict[str, Path] = {}
     for path in (path.expanduser().resolve() for path in paths):
         if named.setdefault(path.name, path) != path:
             raise MarlError(f"plugin files '{named[path.name]}' and '{path}' have the same name: rename one")
-    return named
-
-
-def read_files(paths: Iterable[Path]) -> list[PluginFile]:
-    """Read plugin files, each once. MarlError: no such file (with the nearest)."""
-    return [read_file(name, path) for name, path in file_names(paths).items()]
+    return [read_file(name, path) for name, path in named.items()]
 
 
 def read_file(name: str, path: Path) -> PluginFile:
@@ -106,19 +100,13 @@ def activate(files: Sequence[PluginFile]) -> bool:
 
 def files_in_use() -> list[PluginFile]:
     """The plugin files of this process."""
-    return list(_unpacked(os.environ.get(FILES_VARIABLE, "")))
-
-
-@functools.lru_cache(maxsize=4)
-def _unpacked(value: str) -> tuple[PluginFile, ...]:
-    files = json.loads(zlib.decompress(base64.b64decode(value))) if value else []
-    return tuple(PluginFile(**file) for file in files)
+    packed = os.environ.get(FILES_VARIABLE)
+    return [PluginFile(**file) for file in json.loads(zlib.decompress(base64.b64decode(packed)))] if packed else []
 
 
 def modules_of(path: str) -> list[str]:
     """Names of the modules that were loaded from a plugin file."""
-    prefix = f"{PACKAGE}."
-    loaded = [name for name in [*sys.modules] if name.startswith(prefix)]
+    loaded = [name for name in [*sys.modules] if name.startswith(f"{PACKAGE}.")]
     return [name for name in loaded if getattr(sys.modules.get(name), "__file__", None) == path]
 
 

@@ -1,20 +1,19 @@
 """A summary of the resolved team: agents, policies, devices, task, algorithm, samplers and steps."""
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marl_verl.config.backend import KEY, is_local
+from marl_verl.algo.sampling import Sampler
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.loss import separate_reason, updates_per_batch
-from marl_verl.config.parts import algorithm_of, named_samplers
+from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.placement import pools_of
 from marl_verl.config.policy_models import model_of
 from marl_verl.config.resolve import loss_of
 from marl_verl.config.reward_function import NAME as SCORED
-from marl_verl.config.stored import marl_section
+from marl_verl.config.stored import BACKEND, is_local, marl_section, separate_reason, updates_per_batch
 from marl_verl.models.count import parameters, shapes
-from marl_verl.team import Named
 
 if TYPE_CHECKING:
     from marl_verl.run.prepare import Plan
@@ -34,12 +33,12 @@ def describe(plan: "Plan") -> str:
         rate = f"lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
         lines.append(f"  critic  {name}: reads {sees}; {rate}")
     if is_local(config):
-        lines.append(f"  devices one process on {'one GPU' if gpu else f'{os.cpu_count()} cores'} ({KEY}=local)")
+        lines.append(f"  devices one process on {'one GPU' if gpu else f'{os.cpu_count()} cores'} ({BACKEND}=local)")
     for pool in [] if is_local(config) else pools_of(config, team):
         label, unit = f"pool {pool.name}" if pool.shared else "dedicated", "GPUs" if gpu else "slots"
         lines.append(f"  devices {label}: {pool.nodes} x {pool.gpus} {unit} for {', '.join(pool.policies)}")
     algorithm = algorithm_of(team)
-    samplers = named_samplers(algorithm, marl_section(config))
+    samplers = samplers_of(algorithm, marl_section(config))
     words = {"train": "training", "test": "held-out"}
     counts = ", ".join(f"{len(tasks)} {words[split]}" for split, tasks in plan.tasks.items()) or "not loaded"
     task, options = team.task.name, team.task.options
@@ -48,8 +47,8 @@ def describe(plan: "Plan") -> str:
     lines += [
         f"  task    {task} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {algorithm.describe()}",
-        f"  sample  {_sampling(samplers['sampler'])}",
-        f"  test    once at temperature {greedy:g}, and by {_sampling(samplers['validation'])}",
+        f"  sample  {_sampling(*samplers['sampler'])}",
+        f"  test    once at temperature {greedy:g}, and by {_sampling(*samplers['validation'])}",
         f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, "
         f"seed {config.marl.run.seed}, schedule {config.marl.schedule.mode}",
     ]
@@ -58,8 +57,8 @@ def describe(plan: "Plan") -> str:
     return "\n".join([*lines, *plan.notes])
 
 
-def _sampling(sampler: Named) -> str:
-    return f"{sampler.name}: " + ", ".join(f"{option}={value}" for option, value in sampler.options.items())
+def _sampling(name: str, sampler: Sampler) -> str:
+    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in dataclasses.asdict(sampler).items())
 
 
 def _policy(plan: "Plan", name: str) -> str:

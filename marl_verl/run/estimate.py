@@ -25,10 +25,9 @@ from dataclasses import dataclass
 import psutil
 from omegaconf import DictConfig
 
-from marl_verl.config.backend import is_local
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.loss import updates_per_batch
 from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.models.count import Model, sizes
 from marl_verl.models.sources import ModelToMake

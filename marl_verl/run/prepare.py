@@ -14,11 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Sampler
-from marl_verl.config import checks, engine, fit
-from marl_verl.config.backend import check_local, choose_backend, is_local
-from marl_verl.config.checks import check_with_verl
-from marl_verl.config.compose import compose, with_overrides
-from marl_verl.config.parts import algorithm_of, sampler_names, samplers_of
+from marl_verl.config import checks, fit
+from marl_verl.config.compose import choose_backend, compose, with_overrides
+from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
@@ -121,23 +119,23 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     return plan
 
 
-def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, dict[str, Sampler], Workflow, TaskSet]:
+def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, Sampler, Workflow, TaskSet]:
     """Check all values of a config, without tasks and models, in milliseconds. MarlError for the first invalid one.
 
-    Returns what it names: team, algorithm, samplers by section, workflow and task set.
+    Returns what it names: team, algorithm, sampler, workflow and task set.
     """
     marl = marl_section(config)
     team = read_team(marl)
     checks.check_validation(config)
     algorithm = algorithm_of(team)
     check_task_choice(config, algorithm)
-    samplers, names = samplers_of(algorithm, marl), sampler_names(algorithm, marl)
+    samplers = samplers_of(algorithm, marl)
     workflow, task_set = check_team(config, team)
-    fit.check_samplers(samplers, names, team, task_set, workflow)
-    fit.check_sides(samplers, names, algorithm, team, task_set)
+    fit.check_samplers(samplers, team, task_set, workflow)
+    fit.check_sides(samplers, algorithm, team, task_set)
     check_trackers(config)
-    fit.check_fit(samplers["sampler"], algorithm, team, workflow.replayable)
-    return team, algorithm, samplers, workflow, task_set
+    fit.check_fit(samplers["sampler"][1], algorithm, team, workflow.replayable)
+    return team, algorithm, samplers["sampler"][1], workflow, task_set
 
 
 def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]:
@@ -145,10 +143,8 @@ def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]
 
     MarlError for an unregistered part or an invalid option.
     """
-    check_local(config, team)
     check_run_options(marl_section(config)["run"])
-    if not is_local(config):
-        check_placement(config, team)
+    check_placement(config, team)
     checks.check_sampling(config, team)
     known = plugins.load()
     for agent in team.agents.values():
@@ -159,10 +155,12 @@ def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]
 
 
 def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: bool = False) -> Plan:
-    team, algorithm, samplers, workflow, task_set = check_settings(config)
+    team, algorithm, sampler, workflow, task_set = check_settings(config)
     marl = marl_section(config)
     made = made_models(config, team, marl)
-    remote = checks.remote_tasks(task_set, marl["task"]) if dry_run else {}
+    generated = [split for split in SPLITS if marl["task"][f"{split}_file"] is None]
+    # split -> what would be downloaded for its tasks, in words
+    remote = {split: why for split in generated if dry_run and (why := task_set.loads(split)) is not None}
     few = {"train": int(config.data.train_batch_size), "test": TRIED} if dry_run and task_set.slow else {}
     kept: set[Split] = {"train"} if resumed else set()  # the saved position in the data is that in the run's tasks
     tasks: dict[Split, list[Task]] = {
@@ -183,20 +181,18 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     turns = sum(any(act.role in explored for act in acts) for acts in moves)
-    if (doubt := samplers["sampler"].warning(task_set, turns)) is not None:
+    if (doubt := sampler.warning(task_set, turns)) is not None:
         notes.append(f"warning: marl.sampler.options: {doubt}")
     agents = tuple(tuple(dict.fromkeys(act.role for act in acts)) for acts in moves)
-    synthetic = fit.SyntheticTeam(samplers["sampler"], algorithm, team, agents)
+    synthetic = fit.SyntheticTeam(sampler, algorithm, team, agents)
     fit.check_advantage(synthetic)
     checks.check_machine(folder)
     resolved = resolve(config, team)
     check_schedule(resolved, team, algorithm, synthetic)
-    engine.check_engine(resolved, team)
-    engine.check_critic_rows(resolved)
-    engine.check_lengths(resolved)
+    checks.check_engine(resolved, team)
     seen = [act for acts in moves for act in acts]
     check_templates(resolved, team, seen, made)
-    check_with_verl(config, resolved)
+    checks.check_with_verl(config, resolved)
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
     needs = tuple(estimate.estimate(resolved, team, made, batch))

@@ -1,5 +1,6 @@
 """Stored episodes and rows of a run, for `marl-verl replay` and `explain`, and the limit on failed episodes."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.config.parts import named_samplers
+from marl_verl.config.parts import samplers_of
 from marl_verl.config.stored import marl_section
 from marl_verl.episode.codec import SCHEMA, as_line
 from marl_verl.errors import check
@@ -82,8 +83,10 @@ class Records:
 
     def _header(self, step: int, split: Split) -> str:
         """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""
-        greedy = Named("independent", {"episodes": 1})
-        sampler = named_samplers(self._algorithm, self._marl)["sampler"] if split == "train" else greedy
+        sampler = Named("independent", {"episodes": 1})
+        if split == "train":
+            name, options = samplers_of(self._algorithm, self._marl)["sampler"]
+            sampler = Named(name, dataclasses.asdict(options))
         return as_line(header(self._team, self._algorithm, step, split, int(self._marl["run"]["seed"]), sampler))
 
     @check

@@ -25,9 +25,8 @@ from typing import Any, TextIO, cast
 import psutil
 
 from marl_verl.algo.sampling.scoring import end_processes
-from marl_verl.config.backend import is_local
 from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_VARIABLE, on_gpu
-from marl_verl.config.stored import team_of
+from marl_verl.config.stored import is_local, team_of
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE, emit, received
 from marl_verl.run.cleanup import RunResources, abandoned

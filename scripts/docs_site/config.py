@@ -14,12 +14,12 @@ from marl_verl_leagues.opponent import Opponent
 from marl_verl_tiny.model import TinyModel
 
 from docs_site.commands import cell
-from marl_verl.config import recipe_file, schema
+from marl_verl.config import compose, schema
 from marl_verl.config.verl_keys import ALLOWED, PASS, verdict
 from marl_verl.options import in_words
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 
-TRAINER = Path(recipe_file.__file__).with_name("marl_trainer.yaml")
+TRAINER = Path(compose.__file__).with_name("marl_trainer.yaml")
 KEY = re.compile(r"( *)(# )?([\w]+):(?: +([^#]*?))?(?: +# ?(.*))?$")
 SECTIONS = {  # section of a recipe -> the dataclass that has its keys
     "marl": schema.Marl,
@@ -147,7 +147,7 @@ def _yaml(value: Any) -> str:
 
 def of_verl() -> list[Key]:
     """The keys of verl that have an effect on a team. Meanings are verl's own comments."""
-    folder = next(each for each in recipe_file.search_path() if (each / "ppo_trainer.yaml").is_file())
+    folder = next(each for each in compose.search_path() if (each / "ppo_trainer.yaml").is_file())
     meanings: dict[str, str] = {}
     for name, sections in VERL.items():
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")

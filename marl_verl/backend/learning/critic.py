@@ -29,7 +29,7 @@ from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nes
 from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.protocol import Rows, RowStore, TrainingWorkers
 from marl_verl.backend.rollout.rows import CUT, JOINT
-from marl_verl.config.loss import updates_per_batch
+from marl_verl.config.stored import updates_per_batch
 from marl_verl.errors import check
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once

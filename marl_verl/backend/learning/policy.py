@@ -25,7 +25,7 @@ from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.learning.workers import Adapter
 from marl_verl.backend.protocol import Rows, RowStore, Runtime, TrainingWorkers
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.config.loss import separate_reason, updates_per_batch
+from marl_verl.config.stored import separate_reason, updates_per_batch
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
@@ -184,7 +184,7 @@ def correct(store: RowStore, batch: Rows, settings: DictConfig) -> tuple[list[st
     removed from `response_mask` but not from `loss_mask`: they add 0 to a sum and still count in a mean's denominator.
     Padding rows have weight 0 and enter no statistic. Returns the additional fields that the update has to read, and
     verl's metrics (`rollout_corr/...`); both are empty where `algorithm.rollout_correction` is off, as it is with
-    `bypass_mode` (`config/loss.py`).
+    `bypass_mode` (`config/resolve.py`).
     """
     if not (settings.rollout_is or settings.rollout_rs):
         return [], {}

@@ -26,7 +26,7 @@ from marl_verl.backend.protocol import Backend, Column, Done, Host, RowStore, Ru
 from marl_verl.backend.rollout.blocked import end_if_blocked
 from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
 from marl_verl.config.hardware import cpu_run
-from marl_verl.config.model_settings import uses_all_cores
+from marl_verl.config.placement import uses_all_cores
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.events import Phases, emit, timed

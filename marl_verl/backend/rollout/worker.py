@@ -19,9 +19,8 @@ from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, Tu
 from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
 from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
 from marl_verl.backend.rollout.rows import JointObservations, Row, turn_rows
-from marl_verl.config.backend import is_local
 from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
-from marl_verl.config.stored import marl_section, team_of
+from marl_verl.config.stored import is_local, marl_section, team_of
 from marl_verl.episode import Episode, Journal
 from marl_verl.episode.codec import decode_journal
 from marl_verl.episode.communication import read_lengths
@@ -140,7 +139,7 @@ class RolloutWorker:
         task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
         report.task, report.set = task.id, task.data.get(SET)
         # in training each policy and agent has sampling parameters of its own
-        held_out, sampler = None, self.samplers["validation" if validate else "sampler"]
+        held_out, (_, sampler) = None, self.samplers["validation" if validate else "sampler"]
         if validate and not row.get("sampled", False):
             held_out, sampler = self._greedy, Independent(episodes=1)
         context = PolicySamplingContext(self.parts, task, uid, step, held_out)

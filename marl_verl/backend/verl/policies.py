@@ -28,8 +28,7 @@ from marl_verl.backend.protocol import Rows, RowStore, Runtime
 from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_ports
 from marl_verl.backend.verl.rollouts import PARTITION, DirectClient
 from marl_verl.config.hardware import cpu_run, first_replica_rank
-from marl_verl.config.model_settings import uses_all_cores
-from marl_verl.config.placement import pools_of, server_gpus
+from marl_verl.config.placement import pools_of, server_gpus, uses_all_cores
 from marl_verl.events import timed
 from marl_verl.team import PolicyConfig, TeamConfig
 from marl_verl.threads import in_thread

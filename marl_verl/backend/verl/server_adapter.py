@@ -7,8 +7,7 @@ import torch
 from verl.workers.rollout.vllm_rollout import ServerAdapter
 
 from marl_verl.config.hardware import first_replica_rank
-from marl_verl.config.model_settings import uses_all_cores
-from marl_verl.config.placement import server_gpus
+from marl_verl.config.placement import server_gpus, uses_all_cores
 
 
 class PolicyServerAdapter(ServerAdapter):

@@ -29,13 +29,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.parts import algorithm_of, sampler_names
+from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import states
 from marl_verl.files import write_json
 from marl_verl.plugins import one_file
-from marl_verl.plugins.lookup import top_of
+from marl_verl.plugins.loading import top_of
 from marl_verl.run.checkpoint import folders
 from marl_verl.team import PolicyConfig
 
@@ -205,7 +205,7 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     files = {file.name for file in one_file.files_in_use()}
     algorithm = algorithm_of(team)
     names = [("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name)]
-    names += [("samplers", name) for name in sampler_names(algorithm, marl).values()]
+    names += [("samplers", name) for name in (algorithm.sampler, marl["validation"]["sampler"] or "independent")]
     names += [("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None]
     names += [("losses", policy.loss or algorithm.loss) for policy in team.policies.values()]
     used = {entry.source for kind, name in names for entry in known.find(kind, name)}  # not all need be registered
