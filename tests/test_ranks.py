@@ -128,12 +128,12 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
     policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
     policy.weights = policy.workers
     critic = RayCritic("one", config, {"one": devices})
-    learnt = {f"critic/{name}": [0.0] for name in ("vf_loss", "vf_clipfrac", "grad_norm", "lr")}
+    learnt = {name: [0.0] for name in ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")}
     critic.workers = Group(ranks, "critic", learnt, store)
     return policy, batch, critic, ranks
 
 
-SEEN = [(1, 2), (3, 4)]
+SEEN = [torch.tensor([1, 2]), torch.tensor([3, 4])]
 Calls = dict[str, Callable[[], Any]]
 
 
