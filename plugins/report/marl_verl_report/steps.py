@@ -1,6 +1,6 @@
 """One stored step for the page: its episodes as conversations, each turn with the derivation of its advantage."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
     file = read_episodes(stored(folder)[kind][step])
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
     rows = {} if explained is None else {row["key"]: row for row in explained}
-    groups = _Groups(rows)
     tasks: dict[str, list[Episode]] = {}
     for episode in file.episodes.values():
         tasks.setdefault(episode.uid, []).append(episode)
-    episodes = [_episode(episode, rows, groups) for of_task in list(tasks.values())[:most] for episode in of_task]
+    shown = list(tasks)[:most]
+    groups = _groups(rows, shown)
+    episodes = [_episode(episode, rows) for uid in shown for episode in tasks[uid]]
     failures = [{"id": failure.id, **vars(failure)} for failure in file.failures[:most]]
     return {
         "kind": kind,
@@ -49,7 +50,7 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
         "problem": problem,
         "failures": failures,
         "failures_left_out": len(file.failures) - len(failures),
-        "groups": groups.used,
+        "groups": groups,
         "episodes": episodes,
         "left_out": len(file.episodes) - len(episodes),
     }
@@ -68,26 +69,23 @@ def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | Non
     return explained, explained.difference
 
 
-class _Groups:
-    """The groups of the shown rows, numbered in their order of use; each lists (key, return, advantage) of its rows."""
-
-    def __init__(self, rows: Mapping[str, dict[str, Any]]) -> None:
-        self._rows, self._numbers = rows, dict[str, int]()
-        self.used: list[dict[str, Any]] = []
-
-    def number(self, row: Mapping[str, Any]) -> int:
+def _groups(rows: Mapping[str, dict[str, Any]], uids: Collection[str]) -> list[dict[str, Any]]:
+    """The groups of the rows of shown tasks, each with (key, return, advantage) of its rows; a row gets its number."""
+    groups, numbers = list[dict[str, Any]](), dict[str, int]()
+    for row in [row for key, row in rows.items() if key.rsplit("_", 2)[0] in uids]:
         members = row["members"]
-        if members[0] not in self._numbers:  # a row is in one group
-            self._numbers[members[0]] = len(self.used)
-            known = [self._rows[key] for key in members[:MOST_MEMBERS]]
+        if members[0] not in numbers:  # a row is in one group
+            numbers[members[0]] = len(groups)
+            known = [rows[key] for key in members[:MOST_MEMBERS]]
             shown = [[member["key"], member["return"], member["advantage"]] for member in known]
-            self.used.append({"same": row["group"], "size": len(members), "members": shown})
-        return self._numbers[members[0]]
+            groups.append({"same": row["group"], "size": len(members), "members": shown})
+        row["number"] = numbers[members[0]]
+    return groups
 
 
-def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
+def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """An episode as JSON value: its effects in order, where acts that are turns have their rewards and their row."""
-    turns, effects = {turn.key: _turn(turn, rows, groups) for turn in episode.turns}, []
+    turns, effects = {turn.key: _turn(turn, rows) for turn in episode.turns}, []
     for record in episode.journal:
         if isinstance(record, CallRecord):
             effects.append(encode_call(record))
@@ -98,7 +96,7 @@ def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]], groups: _Grou
         **{name: getattr(episode, name) for name in names},
         "task": vars(episode.task),
         "effects": effects,
-        "off_path_turns": [_turn(turn, rows, groups) for turn in episode.off_path_turns],
+        "off_path_turns": [_turn(turn, rows) for turn in episode.off_path_turns],
     }
 
 
@@ -108,16 +106,16 @@ def _act(act: Act, action: Action) -> dict[str, Any]:
     return {**names, "observation": observation, "action": action.text}
 
 
-def _turn(turn: Turn, rows: Mapping[str, dict[str, Any]], groups: _Groups) -> dict[str, Any]:
+def _turn(turn: Turn, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     names = ("agent", "called", "session", "index", "node", "parent", "length", "invalid", "transition")
     shown = {**_act(turn.act, turn.action), **{name: getattr(turn, name) for name in names}, "rewards": turn.components}
     row = rows.get(turn.row)
-    return shown if row is None or row["agent"] != turn.agent else {**shown, "row": _row(row, groups)}
+    return shown if row is None or row["agent"] != turn.agent else {**shown, "row": _row(row)}
 
 
-def _row(row: Mapping[str, Any], groups: _Groups) -> dict[str, Any]:
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     """What the page shows of a row; of advantages per token the least, the mean and the greatest."""
     shown = {name: row[name] for name in ("key", *NUMBERS, "weight", "columns", "transforms") if name in row}
     if tokens := row.get("tokens"):
         shown["tokens"] = [min(tokens), sum(tokens) / len(tokens), max(tokens)]
-    return {**shown, "group": groups.number(row)}
+    return {**shown, "group": row["number"]}
