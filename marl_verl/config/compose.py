@@ -20,7 +20,7 @@ from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, 
 from marl_verl.config.schema import Marl
 from marl_verl.config.stored import BACKEND, marl_section
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
-from marl_verl.errors import MarlError, missing, shown, unknown, user_error
+from marl_verl.errors import MarlError, check_known, missing, shown, user_error
 from marl_verl.extensions import names
 from marl_verl.options import build, check_type
 
@@ -88,8 +88,8 @@ def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool =
     OmegaConf.set_struct(config, False)
     for change in parse_overrides(overrides):
         key, policies = change.key_or_group, [str(name) for name in config.marl.get("policies") or ()]
-        if key.startswith("marl.policies.") and not change.is_add() and key.split(".")[2] not in policies:
-            raise unknown("policy", key.split(".")[2], policies)  # an evaluation would ignore it
+        if key.startswith("marl.policies.") and not change.is_add():
+            check_known("policy", key.split(".")[2], policies)  # an evaluation would ignore an unknown one
         if change.is_delete():
             parent, _, last = key.rpartition(".")
             OmegaConf.select(config, parent).pop(last, None)

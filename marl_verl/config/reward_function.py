@@ -99,10 +99,7 @@ def function(text: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
 
 def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.PluginFile]:
     """Replace the task set of a composed config by `FunctionScored` if a reward function is set. Returns its files.
-
-    `folder`: that of the recipe, to which the path is relative, else to the working directory. MarlError for a setting
-    without a file or a function.
-    """
+    Its path is relative to the recipe's `folder`, else to the working directory. MarlError for an invalid setting."""
     task = config.marl.task
     if task.reward is None:
         return []
