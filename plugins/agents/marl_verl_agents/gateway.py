@@ -221,14 +221,15 @@ class Gateway:
 
     def __init__(self) -> None:
         self._episodes: dict[str, _Episode] = {}  # token -> episode
-        self._port: asyncio.Future[int] | None = None
+        self._port: asyncio.Future[int]
+        self._serving: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def episode(
         self, run: Effects, agents: tuple[str, ...], ignored: tuple[str, ...]
     ) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
-        if self._port is None:
+        if self._serving is None or self._serving.done():
             loop = asyncio.get_running_loop()
             self._port = loop.create_future()
             # not in the context of the run that comes first, whose tasks have places
