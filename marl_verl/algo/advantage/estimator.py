@@ -75,11 +75,11 @@ class AdvantageResult:
         """The same result for a table of n rows with a `reward` [n], of which those in `rows` were compared; each other
         one is alone in its group: R is the reward, the advantage 0."""
         others = np.delete(np.arange(len(reward)), rows)
-        place = np.empty(len(reward), dtype=np.int64)
-        place[np.append(rows, others)] = np.arange(len(reward))
 
         def column(values: Any, fill: Any) -> Any:
-            return np.append(values, fill)[place]
+            spread = np.empty(len(reward), fill.dtype)
+            spread[rows], spread[others] = values, fill
+            return spread
 
         alone, zeros, ones = np.arange(len(others)) + 1, np.zeros(len(others)), np.ones(len(others))
         return replace(
@@ -88,8 +88,8 @@ class AdvantageResult:
             reward=reward,
             baseline=column(self.baseline, reward[others]),
             scale=column(self.scale, ones),
-            group=column(self.group, np.max(self.group) + alone),
-            sample=column(self.sample, np.max(self.sample) + alone),
+            group=column(self.group, int(np.max(self.group)) + alone),
+            sample=column(self.sample, int(np.max(self.sample)) + alone),
             stages=tuple((name, column(values, reward[others])) for name, values in self.stages),
             target=None if self.target is None else column(self.target, zeros),
             weight=None if self.weight is None else column(self.weight, ones),
