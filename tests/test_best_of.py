@@ -7,7 +7,7 @@ import pytest
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl.algo.sampling import Candidate, Independent, Sample
-from marl_verl.algo.sampling.independent import BestOf
+from marl_verl.algo.sampling.sampler import BestOf
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.tasks import Task, TaskSet
 

@@ -15,7 +15,7 @@ from marl_verl_testing import check_sampler
 from marl_verl_testing.workflows import TASK, Hashed, Mark, Programmed, Solo, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContext
-from marl_verl.algo.sampling.independent import BestOf, GreedyBaseline
+from marl_verl.algo.sampling.sampler import BestOf, GreedyBaseline
 
 ROLES = {"solver": own_words}
 STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))

@@ -16,8 +16,7 @@ from marl_verl.algo.algorithms.presets import GDPO, REMAX
 from marl_verl.algo.rewards import Mix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.context import GREEDY, TaskContext, score_parts
-from marl_verl.algo.sampling.independent import GreedyBaseline
-from marl_verl.algo.sampling.sampler import sample_lines
+from marl_verl.algo.sampling.sampler import GreedyBaseline, sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.config.reward_function import FunctionScored
 from marl_verl.episode import Action, Team, Workflow

@@ -2,7 +2,6 @@
 
 from marl_verl.algo.sampling.context import Candidate as Candidate
 from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.algo.sampling.independent import Independent
 from marl_verl.algo.sampling.node import (
     SESSION,
     PartialValue,
@@ -19,6 +18,7 @@ from marl_verl.algo.sampling.node import (
 from marl_verl.algo.sampling.sampler import (
     AttemptFailed,
     Failure,
+    Independent,
     Sample,
     Sampler,
     ask,
