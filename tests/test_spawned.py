@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.sampled_shapley import SampledShapley
+from marl_verl_sharp.counterfactual import Counterfactual, SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_workflow, shown
 
 from marl_verl import Task, Workflow

@@ -1,4 +1,4 @@
-"""Samplers turn one task into episodes and failures: the interface, an attempt, and samplers of independent episodes."""
+"""Samplers make episodes and failures from a task: the interface, one attempt, and samplers of independent episodes."""
 
 import asyncio
 import traceback

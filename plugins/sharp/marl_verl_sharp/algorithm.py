@@ -13,7 +13,6 @@ from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
 from marl_verl.tasks import quick
 from marl_verl_sharp.counterfactual import Counterfactual
-from marl_verl_sharp.sampled_shapley import SampledShapley as SampledShapley  # has a short name in a recipe
 
 
 def worker_calls(table: RowTable, rows: IntArray) -> tuple[IntArray, FloatArray]:

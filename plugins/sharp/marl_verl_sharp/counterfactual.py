@@ -1,4 +1,6 @@
-"""Credit `counterfactual`: the score that a team reached, minus the score without one agent, or one act.
+"""Credits that replay an episode with agents masked: `counterfactual`, and `shapley`.
+
+`counterfactual` is the score that a team reached, minus the score without one agent, or one act.
 
     Delta_m = R(tau) - R(tau with m masked)
     R(tau with M masked) = score of the answer that the workflow reaches on the same task, with the same calls and
@@ -17,20 +19,39 @@ An act is after a masked one if the workflow reaches it only once the masked act
 move, and of concurrent lanes, are not. Recorded results of `team.call` are reused if the arguments are unchanged.
 A masked run that reaches the token limit of an episode is scored by its latest proposal (`team.propose`), else 0.
 Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
+
+`shapley` are Shapley values of an episode's agents:
+
+    v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, without a replay
+    phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
+
+Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions
+(`marl_verl.algo.credit.shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
+Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) -
+v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
+v({}), with an error below `truncation`.
+
+Each coalition is replayed at most once, however many orders contain it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from random import Random
+from typing import Annotated, ClassVar, Literal
 
-from marl_verl.algo.credit import ReplayCredit
+from annotated_types import Ge, Interval
+
+from marl_verl.algo.credit import ReplayCredit, coalitions, shapley
 from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, Turn, WorkflowError
 from marl_verl.errors import MarlError, unknown
+from marl_verl.options import Positive
 
 Mode = Literal["regenerate", "rescore", "full"]
 Masked = frozenset[str | tuple[str, str]]
 """Masked agents (all of their acts), and masked single acts as keys (agent, slot)."""
+Coalition = frozenset[str]
+Play = Callable[[Iterable[Coalition]], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -107,6 +128,65 @@ class Counterfactual(MaskingCredit):
 
     def _masked(self, turn: Turn) -> str | tuple[str, str]:
         return turn.agent if self.unit == "agent" else turn.key
+
+
+@dataclass(frozen=True)
+class SampledShapley(MaskingCredit):
+    """phi_i on every turn of player i. Players are the agents that acted in the episode.
+
+    Attributes:
+        exact_up_to: maximum number n of players for exact values, with 2^n - 1 replays.
+        permutations: number of random orders for more players: at most `permutations` * (n - 1) + 1 replays.
+        truncation: tolerance in units of the score; 0 for none. With it, replays of one order are sequential.
+    """
+
+    name: ClassVar[str] = "shapley"
+    exact_up_to: Annotated[int, Interval(ge=0, le=16)] = 6
+    permutations: Positive = 16
+    truncation: Annotated[float, Ge(0)] = 0.0
+
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
+        players = self.acting(context, episode)
+        value, tokens = {frozenset(players): episode.score}, 0  # of the coalitions that were replayed, and of all
+
+        async def play(wanted: Iterable[Coalition]) -> None:
+            """Replay the coalitions that `value` lacks, concurrently."""
+            nonlocal tokens
+            new = [coalition for coalition in dict.fromkeys(wanted) if coalition not in value]
+            values, sampled = await self.values(context, episode, [frozenset(players) - coalition for coalition in new])
+            value.update(zip(new, values, strict=True))
+            tokens += sampled
+
+        if len(players) <= self.exact_up_to:
+            await play(coalitions(players))
+            shares = shapley(players, value)
+        else:
+            rng = Random(repr((episode.journal.seed, episode.task.id, self.name)))
+            orders = [rng.sample(players, len(players)) for _ in range(self.permutations)]
+            shares = await self._sampled(orders, value, play)
+        for turn in episode.turns:
+            if turn.agent in shares:
+                turn.rewards[self.component] = shares[turn.agent]
+        return tokens
+
+    async def _sampled(self, orders: list[list[str]], value: dict[Coalition, float], play: Play) -> dict[str, float]:
+        """phi from random orders. All orders advance by one player at a time, so the result is deterministic."""
+        players = orders[0]
+        if self.truncation:
+            await play([frozenset()])
+        else:  # every prefix is needed: replay all concurrently
+            await play(frozenset(order[:size]) for order in orders for size in range(len(players)))
+        whole, reached = value[frozenset(players)], [value[frozenset()]] * len(orders)
+        gained = dict.fromkeys(players, 0.0)
+        for place in range(len(players)):
+            going = [number for number, so_far in enumerate(reached) if abs(whole - so_far) >= self.truncation]
+            joined = {number: frozenset(orders[number][: place + 1]) for number in going}
+            await play(joined.values())
+            for number, coalition in joined.items():
+                gained[orders[number][place]] += value[coalition] - reached[number]
+                reached[number] = value[coalition]
+        return {player: gain / len(orders) for player, gain in gained.items()}
 
 
 async def masked_value(

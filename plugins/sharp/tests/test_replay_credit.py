@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_sharp.counterfactual import Counterfactual, MaskingCredit, masked_value
-from marl_verl_sharp.sampled_shapley import SampledShapley
+from marl_verl_sharp.counterfactual import Counterfactual, MaskingCredit, SampledShapley, masked_value
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, shown
 from marl_verl_testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
