@@ -14,14 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
 from marl_verl.backend.local.session import MemoryStore
-from marl_verl.backend.protocol import Rows
+from marl_verl.backend.protocol import Rows, Runtime
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, turn_rows
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
-from marl_verl.team import read_team
+from marl_verl.team import TeamConfig, read_team
 
 # What the team's critic sees
 
@@ -155,8 +155,6 @@ def batch(store: MemoryStore) -> Rows:
 
 
 def critics_of(store: MemoryStore, **scopes: str) -> Any:
-    from marl_verl.backend.learning.critic import Critics
-
     model = {"model": {"path": "model", "tokenizer_path": None}}
     critics = {
         name: {"policy": name, "scope": scope, "critic": {"ppo_mini_batch_size": 1, **model}}
@@ -171,35 +169,44 @@ def critics_of(store: MemoryStore, **scopes: str) -> Any:
             **{part: {"name": "any"} for part in ("task", "workflow", "algorithm")},
         }
     )
-    return Critics(config, team, store, fake)
+    return policies_of(config, team, store)
+
+
+def policies_of(config: DictConfig, team: TeamConfig, store: MemoryStore) -> Any:
+    """The critics of a team, whose policies do nothing."""
+    from marl_verl.backend.policies import Policies
+
+    class Fakes(Policies):
+        critic = staticmethod(fake)
+        frozen = learner = staticmethod(lambda policy, *_: Runtime(policy))
+
+    return Fakes(config, team, store)
 
 
 @pytest.mark.slow
 def test_each_critic_sees_and_learns_from_its_policys_rows() -> None:
     critics, rows = critics_of(store := MemoryStore(), one="policy", two="policy"), batch(store)
     assert critics.values(rows) == pytest.approx([0.1, np.nan, 0.3, 0.4], nan_ok=True)
-    assert critics.update(rows, np.array([10.0, 11.0, 12.0, 13.0])) == {
+    assert critics.update(rows, Rows([], []), np.array([10.0, 11.0, 12.0, 13.0]))[0] == {
         "critic/one/vf_loss": 1.0,
         "critic/two/vf_loss": 1.0,
     }
-    assert critics.runtimes["one"].learnt == ([(2, 1)], [12.0], [0.3])
-    assert critics.runtimes["two"].learnt == ([(0, 1), (3, 1)], [10.0, 13.0], [0.1, 0.4])
+    assert critics.critics["one"].learnt == ([(2, 1)], [12.0], [0.3])
+    assert critics.critics["two"].learnt == ([(0, 1), (3, 1)], [10.0, 13.0], [0.1, 0.4])
 
 
 @pytest.mark.slow
 def test_the_teams_critic_learns_from_all_that_learn() -> None:
     critics, rows = critics_of(store := MemoryStore(), team="team"), batch(store)
     assert critics.values(rows) == pytest.approx([0.2, np.nan, 0.4, 0.5], nan_ok=True)
-    metrics = critics.update(rows, np.arange(4.0))
+    metrics, _ = critics.update(rows, Rows([], []), np.arange(4.0))
     assert metrics == {"critic/team/vf_loss": 1.0, "critic/team/cut": pytest.approx(1 / 3)}
-    assert critics.runtimes["team"].learnt[1] == [0.0, 2.0, 3.0]
+    assert critics.critics["team"].learnt[1] == [0.0, 2.0, 3.0]
 
 
 @pytest.mark.slow
 def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: DictConfig, tmp_path: Path) -> None:
     from marl_verl_tiny.factory import make_tokenizer
-
-    from marl_verl.backend.learning.critic import Critics
 
     make_tokenizer(["some", "words"]).save_pretrained(tmp_path / "policy")
     make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")
@@ -207,4 +214,4 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
     team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
     with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
-        Critics(resolve(config, team), team, MemoryStore(), fake)
+        policies_of(resolve(config, team), team, MemoryStore())

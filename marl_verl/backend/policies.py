@@ -1,16 +1,19 @@
-"""All policies of a run: their runtimes, which start, update and sync weights."""
+"""All policies and critics of a run: runtimes that start, estimate values, update and sync weights."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from marl_verl.backend.learning.critic import Critic, Critics
+from marl_verl.backend.learning.batches import rows_of_nested
+from marl_verl.backend.learning.critic import Critic, check_vocabulary
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Rows, RowStore, Runtime
+from marl_verl.backend.rollout.rows import CUT, JOINT
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
@@ -18,7 +21,7 @@ T = TypeVar("T")
 
 
 class Policies:
-    """The runtimes of a team's policies in the team's order, those that learn (`trained`), and the critics.
+    """The runtimes of a team's policies in the team's order, those that learn (`trained`), and the critics, by name.
 
     A backend sets how runtimes and critics are made, from the arguments that `__init__` gives them.
     """
@@ -34,7 +37,11 @@ class Policies:
     """Policies that compute one after another, because each uses all cores; the others compute at the same time."""
 
     def __init__(self, config: DictConfig, team: TeamConfig, store: RowStore) -> None:
-        self.critics = Critics(config, team, store, self.critic, self.together)
+        self.store = store
+        self.critics = {str(name): self.critic(str(name), config) for name in config.get("critics") or ()}
+        for critic in self.critics.values():
+            if critic.scope == "policy":
+                check_vocabulary(critic, config.policies[critic.policy].actor_rollout_ref.model)
         self.runtimes, sharing = dict[str, Runtime](), list[Any]()  # sharing: those with the same base model
         for name, policy in team.policies.items():
             if policy.external:
@@ -43,9 +50,12 @@ class Policies:
                 self.runtimes[name] = self.frozen(policy, config)
             else:
                 group = sharing if policy.base is not None and self.shares_base else None
-                self.runtimes[name] = self.learner(policy, config, store, self.critics.beside(name), group)
-        self.trained = [runtime for runtime in self.runtimes.values() if isinstance(runtime, LearningPolicy)]
-        self.learning = {runtime.name for runtime in self.trained}
+                beside = [critic for critic in self.critics.values() if critic.policy == name]
+                self.runtimes[name] = self.learner(policy, config, store, beside, group)
+        self.learning = {name for name, policy in team.policies.items() if policy.trained}
+        self.trained: list[Any] = [self.runtimes[name] for name in team.policies if name in self.learning]
+        self._read: dict[str, tuple[list[int], Sequence[torch.Tensor]]] = {}  # critic -> rows of a batch, observations
+        self._values: NDArray[np.float64]
 
     def clients(self) -> dict[str, Any]:
         """Policy -> what acts for it (`Runtime.client`)."""
@@ -60,6 +70,25 @@ class Policies:
     def sync(self, versions: Mapping[str, int]) -> None:
         """Act with the newest weights; versions: policy -> the version that its actions report from now on."""
         self._alone_first({name: partial(runtime.sync, versions[name]) for name, runtime in self.runtimes.items()})
+
+    def values(self, batch: Rows) -> NDArray[np.float64] | None:
+        """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
+        if not self.critics:
+            return None
+        values, self._read = np.full(len(batch), np.nan), {}
+
+        def estimate(name: str, critic: Critic) -> None:
+            policies = {critic.policy} if critic.scope == "policy" else self.learning
+            rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in policies]
+            if rows:
+                field = JOINT if critic.scope == "team" else "prompts"
+                observations = rows_of_nested(self.store.get([batch.keys[row] for row in rows], [field])[field])
+                values[rows] = critic.values(observations)
+                self._read[name] = rows, observations
+
+        self.together({name: partial(estimate, name, critic) for name, critic in self.critics.items()})
+        self._values = values
+        return values
 
     def update(
         self, batch: Rows, learnt: Rows, targets: NDArray[np.float64] | None
@@ -78,15 +107,26 @@ class Policies:
         updates = {
             policy.name: partial(policy.update, parts[policy.name]) for policy in self.trained if policy.name in parts
         }
+        critics = {} if targets is None else {name: partial(self._learn, name, batch, targets) for name in self._read}
         results: dict[str, Any] = self.together(
-            {"critics": partial(self.critics.update, batch, targets), "policies": partial(self._alone_first, updates)}
+            {"critics": partial(self.together, critics), "policies": partial(self._alone_first, updates)}
         )
-        metrics: dict[str, float] = results["critics"]
+        metrics: dict[str, float] = {}
+        for name, values in results["critics"].items():
+            metrics |= {f"critic/{name}/{key}": value for key, value in values.items()}
         used = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in self.learning]
         for name, (rows, values) in results["policies"].items():
             metrics |= {f"policy/{name}/{key}": value for key, value in values.items()}
             used += rows.keys  # also padding
         return metrics, list(dict.fromkeys(used))
+
+    def _learn(self, name: str, batch: Rows, targets: NDArray[np.float64]) -> dict[str, float]:
+        """Update a critic from its rows of the batch for which `values` was called. Returns its metrics."""
+        critic, (rows, observations) = self.critics[name], self._read[name]
+        metrics = critic.update(observations, targets[rows], self._values[rows])
+        if critic.scope == "team":
+            metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in rows]))
+        return metrics
 
     def _alone_first(self, calls: Mapping[str, Callable[[], T]]) -> dict[str, T]:
         """Call the functions of the `alone` policies one after another, then those of the others at once."""

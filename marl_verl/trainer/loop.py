@@ -174,7 +174,7 @@ class Trainer:
     def _parts(self) -> dict[str, Any]:
         """Path in a checkpoint -> what is saved there."""
         parts: dict[str, Any] = {f"policies/{policy.name}": policy for policy in self.policies.trained}
-        parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.runtimes.items()}
+        parts |= {f"critics/{name}": critic for name, critic in self.policies.critics.items()}
         if self.algorithm.advantage.remembers:
             parts["advantage"] = self.memory
         return parts | self.recording
@@ -192,7 +192,7 @@ class Synchronous:
         with timed(seconds, "gen"), trainer.phase("sampling"):
             rows, table, sampled = self.sample()
         with timed(seconds, "advantage"), trainer.phase("computing advantages"):
-            if (values := policies.critics.values(rows)) is not None:
+            if (values := policies.values(rows)) is not None:
                 table = replace(table, values=values)
             table, result = trainer.advantages(table)
             put_advantages(trainer.store, rows, result, policies.learning)

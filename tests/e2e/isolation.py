@@ -91,7 +91,7 @@ def one_after_the_other(trainer: Any, prompts: dict[str, list[int]]) -> dict[str
 
     trainer.step = 1
     rows, table, _ = trainer.schedule.sample()
-    table = replace(table, values=trainer.policies.critics.values(rows))
+    table = replace(table, values=trainer.policies.values(rows))
     put_advantages(trainer.store, rows, trainer.advantages(table)[1], trainer.policies.learning)
     seen, used = {"start": fingerprints(trainer, prompts)}, dict[str, None]()
     for runtime in trainer.policies.trained:

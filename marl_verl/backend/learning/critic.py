@@ -9,7 +9,7 @@ The loss is verl's clipped value loss, the mean over rows (PPO2's, as in MAPPO, 
 Critic rows are sent to the workers directly, not through the store.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,14 +25,11 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.utils.losses import value_loss
 
-from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
+from marl_verl.backend.learning.batches import jagged, of_responses
 from marl_verl.backend.learning.prefixes import SHARE
-from marl_verl.backend.protocol import Rows, RowStore, TrainingWorkers
-from marl_verl.backend.rollout.rows import CUT, JOINT
+from marl_verl.backend.protocol import TrainingWorkers
 from marl_verl.config.stored import updates_per_batch
 from marl_verl.errors import check
-from marl_verl.team import TeamConfig
-from marl_verl.threads import at_once
 
 METRICS = ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")  # verl's names
 
@@ -124,76 +121,9 @@ class Critic(TrainingWorkers):
         return metrics
 
 
-class Critics:
-    """All critics of a run, by name; without any, methods return immediately.
-
-    `make`: (name, config) -> the critic of the backend; `together`: how calls to different critics run. MarlError if a
-    critic of scope "policy" has another vocabulary than its policy, whose token ids it reads.
-    """
-
-    def __init__(
-        self,
-        config: DictConfig,
-        team: TeamConfig,
-        store: RowStore,
-        make: Callable[..., Critic],
-        together: Callable[..., dict[str, Any]] = at_once,
-    ) -> None:
-        self.runtimes = {str(name): make(str(name), config) for name in config.get("critics") or ()}
-        for critic in self.runtimes.values():
-            if critic.scope == "policy":
-                _check_vocabulary(critic, config.policies[critic.policy].actor_rollout_ref.model)
-        self._store, self._together = store, together
-        self._learning = {name for name, policy in team.policies.items() if policy.trained}
-        self._rows_of: dict[
-            str, tuple[list[int], Sequence[torch.Tensor]]
-        ] = {}  # critic -> rows of a batch, their observations
-        self._values: NDArray[np.float64]
-
-    def beside(self, policy: str) -> list[Critic]:
-        """The critics beside a policy: one or none."""
-        return [critic for critic in self.runtimes.values() if critic.policy == policy]
-
-    def values(self, batch: Rows) -> NDArray[np.float64] | None:
-        """V of each row [n], NaN for rows that no critic reads; None if there are no critics."""
-        if not self.runtimes:
-            return None
-        values, self._rows_of = np.full(len(batch), np.nan), {}
-
-        def estimate(name: str, critic: Critic) -> None:
-            policies = {critic.policy} if critic.scope == "policy" else self._learning
-            rows = [row for row, tag in enumerate(batch.tags) if tag["policy"] in policies]
-            if rows:
-                field = JOINT if critic.scope == "team" else "prompts"
-                observations = rows_of_nested(self._store.get([batch.keys[row] for row in rows], [field])[field])
-                values[rows] = critic.values(observations)
-                self._rows_of[name] = rows, observations
-
-        self._together({name: partial(estimate, name, critic) for name, critic in self.runtimes.items()})
-        self._values = values
-        return values
-
-    def update(self, batch: Rows, targets: NDArray[np.float64] | None) -> dict[str, float]:
-        """Update every critic from the batch for which `values` was called. Returns metrics `critic/NAME/METRIC`.
-
-        `targets`: `AdvantageResult.target`, [n]; None for no update.
-        """
-        if targets is None:
-            return {}
-
-        def learn(name: str) -> dict[str, float]:
-            critic, (rows, observations) = self.runtimes[name], self._rows_of[name]
-            metrics = critic.update(observations, targets[rows], self._values[rows])
-            if critic.scope == "team":
-                metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in rows]))
-            return {f"critic/{name}/{metric}": value for metric, value in metrics.items()}
-
-        results = self._together({name: partial(learn, name) for name in self._rows_of})
-        return {metric: value for metrics in results.values() for metric, value in metrics.items()}
-
-
 @check
-def _check_vocabulary(critic: Critic, policy: Any) -> Iterator[str]:
+def check_vocabulary(critic: Critic, policy: Any) -> Iterator[str]:
+    """MarlError if a critic has another vocabulary than its policy, whose tokens it reads; `policy`: its model."""
     model = critic.config.model
     paths = [str(part.tokenizer_path or part.path) for part in (model, policy)]
     if paths[0] == paths[1]:
