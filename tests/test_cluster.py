@@ -2,12 +2,12 @@
 
 import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
-from marl_verl.backend.verl.session import connect, send_token
+from marl_verl.backend.verl.session import check_slots, connect, send_token
 from marl_verl.errors import MarlError
 
 MODE = "RAY_AUTH_MODE"
@@ -21,13 +21,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, "to be restored")
         monkeypatch.delenv(name)
     return tmp_path
-
-
-@pytest.fixture
-def head() -> Iterator[str]:
-    """The address of something that accepts connections."""
-    with socket.create_server(("", 0)) as server:  # Ray replaces 127.0.0.1 by another address of this machine
-        yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def save_token(home: Path) -> None:
@@ -55,11 +48,10 @@ def test_no_cluster_at_the_address_is_reported_at_once() -> None:
         connect(f"127.0.0.1:{port}")
 
 
-def test_two_runs_do_not_share_a_cluster(head: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_do_not_share_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would share one TransferQueue, in which their rows have the same keys."""
     named: list[tuple[str, str]] = []
-    monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("ray.get_actor", lambda name, namespace: named.append((name, namespace)))
-    with pytest.raises(MarlError, match=r"another run uses the Ray cluster at '.*Wait until that run has ended"):
-        connect(head)
+    with pytest.raises(MarlError, match=r"another run uses the Ray cluster .*Wait until that run has ended"):
+        check_slots(OmegaConf.create({"ray_kwargs": {"ray_init": {"address": "auto"}}}))
     assert named == [("TransferQueueController", "transfer_queue")]

@@ -143,6 +143,7 @@ def test_the_gpus_of_a_cluster_are_not_left_idle(monkeypatch: pytest.MonkeyPatch
 
     from marl_verl.backend.verl import session
 
+    monkeypatch.setattr(ray, "get_actor", lambda *_: int("no such actor"))  # ValueError
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64, "accelerator_type:H100": 1}}])
     monkeypatch.setattr(session, "pools_of", lambda config, team: [])
     monkeypatch.setattr(session, "team_of", lambda config: None)

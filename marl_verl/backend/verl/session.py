@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def send_token() -> None:
 
 
 def connect(address: str, **options: Any) -> None:
-    """`ray.init` for a running cluster. MarlError if none answers at the address, or another run uses it."""
+    """`ray.init` for a running cluster. MarlError if none answers at the address."""
     import ray
     from ray._private.services import canonicalize_bootstrap_address
 
@@ -160,12 +160,6 @@ def connect(address: str, **options: Any) -> None:
         remedy = "Start one with `ray start --head`, or leave the key out to run on this machine only"
         raise MarlError(f"no Ray cluster answers ({key}): {str(error).split('. ')[0]}. {remedy}") from error
     ray.init(address=head, **options)
-    try:
-        ray.get_actor(*QUEUE)
-    except ValueError:
-        return  # the cluster is free
-    used = f"another run uses the Ray cluster at '{head}' ({key}), and TransferQueue would mix their rows"
-    raise MarlError(f"{used}. Wait until that run has ended, or start a cluster for each run")
 
 
 def safe_job() -> dict[str, Any]:
@@ -184,10 +178,15 @@ def safe_job() -> dict[str, Any]:
 
 @check
 def check_slots(config: Any) -> Iterator[str]:
-    """MarlError if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for them for ever; and if the run
-    would leave the accelerators of a cluster idle."""
+    """MarlError if another run uses the cluster; if Ray lacks GPUs (logical slots on a CPU) or CPUs: it would wait for
+    them for ever; and if the run would leave the accelerators of a cluster idle."""
     import ray
 
+    with suppress(ValueError):  # no such actor: the cluster is free
+        ray.get_actor(*QUEUE)
+        used = f"another run uses the Ray cluster (ray_kwargs.ray_init.address={ray_address(config)})"
+        remedy = "Wait until that run has ended, or start a cluster for each run"
+        yield f"{used}, and TransferQueue would mix their rows. {remedy}"
     pools = pools_of(config, team_of(config))
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # Ray adds `accelerator_type:NAME` to the resources of nodes with a real accelerator; `GPU` may be a logical one
