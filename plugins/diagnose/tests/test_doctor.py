@@ -152,5 +152,5 @@ def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert found.do == f"python -m marl_verl.run.cleanup {resources.scratch}"
     assert Path(resources.scratch, "run.json").is_file()
     assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
-    assert cleanup.cleanup_abandoned() == [resources.scratch]
+    assert [killed.cleanup() for killed in cleanup.abandoned()] == [resources.scratch]
     assert machine.leftovers().state == "ok"
