@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -22,12 +22,14 @@ class Shaped(Returns):
 
     Attributes:
         gamma: strength of the shaping. lam: weight of the siblings in b.
+        shaping_from: the rewards that b is computed from.
     """
 
     name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
     gamma: float = 0.5
     lam: float = 0.5
+    shaping_from: Literal["raw"] = "raw"
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         tree = table.tree
