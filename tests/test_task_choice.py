@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
-from marl_verl.config.schedule import curriculum_of, filter_of
-from marl_verl.config.schema import Filter
+from marl_verl.config.schema import Filter, curriculum_of, filter_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData

@@ -2,6 +2,11 @@
 
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
 episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
+
+With `marl.schedule.mode=async` each policy is trained when its buffer is full, on rows that may be older than its
+weights. Then the advantage of a task's rows must not depend on other tasks, and the loss must use the sampling
+probabilities pi_rollout: either as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of
+the weights at the start of the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
 """
 
 import asyncio
@@ -11,6 +16,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
+from omegaconf import DictConfig
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
@@ -20,11 +26,13 @@ from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sampler
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.sampler import add_columns
-from marl_verl.config.parts import algorithm_named, columns_of
+from marl_verl.config.parts import algorithm_named, columns_of, loss_named
+from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, curriculum_of, filter_of, schedule_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
-from marl_verl.errors import MarlError, check, user_error
+from marl_verl.errors import MarlError, check, unknown, user_error
+from marl_verl.extensions import states
 from marl_verl.options import Part
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
@@ -152,6 +160,94 @@ class SyntheticTeam:
     def table(self, turns: Sequence[Turn]) -> RowTable:
         table = RowTable.of(turns, self.algorithm.components(self.team.agents), self.team.explored)
         return replace(table, values=np.zeros(len(table))) if self.algorithm.advantage.wants_critic() else table
+
+
+@check
+def check_schedule(
+    config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam
+) -> Iterator[str]:
+    """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
+    settings, needs = schedule_of(config), f"needs {SCHEDULE}.mode=sync"
+    trained = [name for name, policy in team.policies.items() if policy.trained]
+    if settings.turns is not None:
+        named = [name for turn in settings.turns for name in turn]
+        for name in named:
+            if name not in trained:
+                yield str(unknown("trained policy", name, trained)) + f" ('{SCHEDULE}.turns')"
+        if never := [name for name in trained if name not in named]:
+            problem = f"policy '{never[0]}' has no turn in '{SCHEDULE}.turns', so that it never learns"
+            yield f"{problem}: add it, or freeze it"
+        if settings.mode == "async":
+            yield f"'{SCHEDULE}.turns' {needs}: with async each policy learns when its buffer is full"
+    if settings.mode == "sync":
+        return
+    if algorithm.advantage.remembers:
+        yield f"advantage '{algorithm.advantage.name}' depends on earlier steps, which overlap with async: it {needs}"
+    if algorithm.advantage.wants_critic():
+        problem = f"{SCHEDULE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
+        yield f"{problem}: it {needs}"
+    if team.sharing:
+        problem = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
+        yield f"{problem}: one policy's weights cannot change while others on its servers are sampling"
+    for name in states(config.marl.run):
+        yield f"'marl.run.{name}' {needs}: it passes on what episodes of a step write, and with async steps overlap"
+    for past in team.past.values():
+        yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
+    for name in trained:
+        policy = team.policies[name]
+        others = [other for other in team.policies if other != name and team.policies[other].pool == policy.pool]
+        if policy.pool is not None and others:
+            fact = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
+            yield f"{fact} policy learns: with {SCHEDULE}.mode=async give each a separate pool, or use mode=sync"
+        section = config.policies[name]
+        yield from _loss_problems(section, name, policy.loss or algorithm.loss)
+        # the rows of an update are split equally among the GPUs that train
+        gpus = int(section.trainer.n_gpus_per_node) * int(section.trainer.nnodes)
+        ranks = gpus // int(section.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1)
+        if (settings.batch or 0) % ranks:
+            problem = f"'{SCHEDULE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
+            yield f"{problem} '{name}' ({gpus} GPUs): make it a multiple of {ranks}"
+    yield from _dependences(synthetic)
+
+
+def _loss_problems(section: DictConfig, policy: str, name: str) -> Iterator[str]:
+    """Whether a policy's loss corrects for rows that older weights sampled."""
+    where = f"marl.policies.{policy}.loss"
+    if loss_named(name).one_update:
+        problem = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
+        yield f"{problem}, but with {SCHEDULE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
+    correction = section.algorithm.rollout_correction
+    if not correction.rollout_is and not correction.bypass_mode:
+        corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
+        problem = f"with {SCHEDULE}.mode=async rows are older than the weights trained on them"
+        remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
+        remedy = f"{remedy} algorithm.rollout_correction.bypass_mode=true"
+        yield f"{problem}, but loss '{name}' of policy '{policy}' does not correct for that: {remedy}"
+
+
+def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
+    """Whether synthetic rows of three tasks get the same advantages together as each task alone."""
+    compute, table = synthetic.algorithm.compute, synthetic.table
+    # groups of several sizes, also of one row
+    tasks = [synthetic.turns(number, episodes) for number, episodes in enumerate((None, 2, 1))]
+    prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {SCHEDULE}.mode=async"
+    with user_error(prefix):
+        together = compute(table([turn for turns in tasks for turn in turns])).advantage
+        apart = np.concatenate([compute(table(turns)).advantage for turns in tasks])
+    if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
+        problem = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
+        yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"
+
+
+@check
+def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
+    """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
+    if filter_of(config) is not None and algorithm.advantage.wants_critic() is not None:
+        problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
+        yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
+    if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
+        why = "the tasks of a batch would depend on which episodes finish first"
+        yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
 
 
 class _SyntheticWorkflow(Workflow):

@@ -7,20 +7,21 @@ policies and their sections are in `marl_verl.team`, options of registered parts
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Gt, Interval
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from marl_verl.errors import MarlError
 from marl_verl.extensions import names
-from marl_verl.options import NonNegative, Positive, Share, Small
+from marl_verl.options import NonNegative, Positive, Share, Small, build
 
 Above = Annotated[float, Gt(0)]
 Part = Annotated[float, Interval(gt=0, le=1)]
 Tasks = Annotated[int, Interval(ge=1, le=1_000_000)]
 Options = dict[str, Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,31 @@ class Marl:
     critic: Mapping[str, Any] | None = field(default_factory=lambda: {"max_prompt_length": None})
     rollout: Rollout = field(default_factory=Rollout)
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+
+
+SCHEDULE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
+
+
+def schedule_of(config: DictConfig) -> Schedule:
+    """The schedule of a config."""
+    return _built(Schedule, config, SCHEDULE) or Schedule()
+
+
+def filter_of(config: DictConfig) -> Filter | None:
+    """The filter of a config, None without one."""
+    settings = _built(Filter, config, FILTER)
+    return settings if settings is not None and settings.no_variance else None
+
+
+def curriculum_of(config: DictConfig) -> Curriculum | None:
+    """The curriculum of a config, None without one."""
+    return _built(Curriculum, config, CURRICULUM)
+
+
+def _built(kind: type[T], config: DictConfig, key: str) -> T | None:
+    section: Any = OmegaConf.select(config, key)
+    options: Any = None if section is None else OmegaConf.to_container(section, resolve=True)
+    return None if section is None else build(kind, options, key)
 
 
 SET_BY_RUN = ("recipe", "folder")

@@ -21,7 +21,6 @@ from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.reward_function import use_reward_function
-from marl_verl.config.schedule import check_schedule, check_task_choice
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
@@ -128,7 +127,7 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, Sampler, 
     team = read_team(marl)
     checks.check_validation(config)
     algorithm = algorithm_of(team)
-    check_task_choice(config, algorithm)
+    fit.check_task_choice(config, algorithm)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = check_team(config, team)
     fit.check_samplers(samplers, team, task_set, workflow)
@@ -188,7 +187,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     fit.check_advantage(synthetic)
     checks.check_machine(folder)
     resolved = resolve(config, team)
-    check_schedule(resolved, team, algorithm, synthetic)
+    fit.check_schedule(resolved, team, algorithm, synthetic)
     checks.check_engine(resolved, team)
     seen = [act for acts in moves for act in acts]
     check_templates(resolved, team, seen, made)

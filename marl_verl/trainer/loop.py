@@ -26,7 +26,7 @@ from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Backend, Done, Report, Rows, TaskRow, tracking_of
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.schedule import curriculum_of, filter_of, settings_of
+from marl_verl.config.schema import curriculum_of, filter_of, schedule_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension, states
@@ -243,7 +243,7 @@ class Synchronous:
 
     def _in_turn(self, rows: Rows) -> Rows:
         """The rows of those policies whose turn the step is (`marl.schedule.turns`)."""
-        settings = settings_of(self.trainer.config)
+        settings = schedule_of(self.trainer.config)
         if not settings.turns:
             return rows
         turn = settings.turns[(self.trainer.step - 1) // settings.turn_steps % len(settings.turns)]
