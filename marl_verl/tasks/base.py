@@ -120,16 +120,22 @@ class DrawnTasks(TaskSet):
         """(observation, answer) pairs of training tasks: a share `good` is right, the others are careless."""
         self.agents.index(agent)  # ValueError for an agent that the task does not have: it would learn another's part
         rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
-        tasks = (distinct(lambda: self._draw(rng, "train"), 1, "train", self.name)[0] for _ in range(count))
-        return [self._demonstration(agent, task, rng, good) for task in tasks]
+        pairs: list[tuple[str, str]] = []
+        while len(pairs) < count:
+            pair = self._demonstration(agent, self._next_task(rng, "train"), rng, good)
+            pairs += [pair] if pair else []
+        return pairs
+
+    def _next_task(self, rng: random.Random, split: Split) -> Task:
+        return distinct(lambda: self._draw(rng, split), 1, split, self.name)[0]
 
     @abstractmethod
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None if it is not in this split."""
 
     @abstractmethod
-    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
-        """What an agent sees and answers, right with probability `good`."""
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str] | None:
+        """What an agent sees and answers, right with probability `good`; None where the task has nothing to do."""
 
 
 def quick(fn: F) -> F:

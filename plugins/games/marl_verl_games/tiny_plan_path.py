@@ -34,7 +34,7 @@ from annotated_types import Interval
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl.tasks import distinct, quick
+from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, executed, play
 from marl_verl_games.plan_path import WORDS, Board, PathGame, PlanPath, Size, cells, moves_in, place
@@ -44,16 +44,20 @@ NONE = "none"
 WORD = {move: word for word, move in WORDS.items()}
 
 
-class TinyPlanPath(PlanPath):
+class TinyPlanPath(PlanPath, DrawnTasks):
     """Small boards for tiny models, one token per word, with demonstrations.
 
-    Only boards that need both agents: the right policies of `demonstrations` reach the goal together, but not if either
-    agent is careless.
+    Only boards that need both agents: those right in the demonstrations reach the goal together, but not if either is
+    careless. A right planner plans straight for the goal (it knows no walls), the executor makes the move that is free
+    and nearest to the plan, the solo agent does both. A careless planner and solo agent go for the landmark; a careless
+    executor and solo agent make the first move, wall or not.
 
     Options:
         turns: maximum number of turns that the two need, with one move each; half of them is the minimum.
     """
 
+    name = "at-plan-path-tiny"
+    agents = (PLANNER, EXECUTOR, SOLO)
     size: Size = 4
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.25
     turns: Positive = 4
@@ -81,31 +85,19 @@ class TinyPlanPath(PlanPath):
     def vocabulary(self) -> list[str]:
         return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, answer) pairs of mixed quality, on cells of training boards.
-
-        A share `good` is right: the planner plans straight for the goal (it knows no walls), the executor makes the
-        move that is free and nearest to the plan, the solo agent does both. Of the others, the careless planner and
-        solo agent go for the landmark, and the careless executor and solo agent make the first move, wall or not.
-        """
-        (PLANNER, EXECUTOR, SOLO).index(agent)  # ValueError for an agent that the task does not have
-        rng = random.Random(f"at-plan-path-tiny demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            (task,) = distinct(lambda: self._draw(rng, "train"), 1, "train", "at-plan-path-tiny")
-            board = Board.of(task)
-            at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
-            right = rng.random() < good
-            straight = bee_line(at, board.goal if right else str(task.data["landmark"]))
-            if agent == PLANNER and straight:
-                pairs.append((planner_sees(task, at), written(straight)))
-            elif agent == EXECUTOR:
-                plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
-                pairs.append((executor_sees(task, at, plan), written([around(board, at, plan) if right else plan[0]])))
-            elif agent == SOLO and straight:
-                move = around(board, at, straight) if right else straight[0]
-                pairs.append((solo_sees(task, at), written([move])))
-        return pairs
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str] | None:
+        board = Board.of(task)
+        at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
+        right = rng.random() < good
+        plan = bee_line(at, board.goal if right else str(task.data["landmark"]))
+        if agent == EXECUTOR:
+            plan = bee_line(at, rng.choice([cell for cell in cells(self.size) if cell != at]))
+        if not plan:
+            return None  # at the landmark
+        if agent == PLANNER:
+            return planner_sees(task, at), written(plan)
+        seen = executor_sees(task, at, plan) if agent == EXECUTOR else solo_sees(task, at)
+        return seen, written([around(board, at, plan) if right else plan[0]])
 
 
 def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:

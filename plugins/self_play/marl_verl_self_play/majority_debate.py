@@ -5,22 +5,27 @@ import random
 import re
 from typing import Any, Literal
 
-from marl_verl import Task, TaskSet, Workflow
+from marl_verl import Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.tasks import Split, held_out
+from marl_verl.tasks import DrawnTasks, Split, held_out
 
 DEBATERS, JUDGE = ("pro", "con"), "judge"
 LETTERS = ("A", "B")
 HIDDEN, CLAIM = "?", "claim"
 HELD_OUT = 5  # one list in five
+QUESTION = "Which letter occurs more often in a list of letters A and B?"
 
 
-class MajorityDebate(TaskSet):
+class MajorityDebate(DrawnTasks):
     """Lists of letters A and B, an odd number of them. Which letter is the majority?
 
     `pro` claims the task's letter and `con` the other one. Sides `pro` and `con` score 1 for the one whose letter the
     judge names and -1 for the other, or 0 without a verdict. The pairs of a list and a claim are few, so tasks repeat
     within a split; no list is in both.
+
+    A share `good` of the debaters' demonstrated quotes are positions of the claimed letter, at most as many as prove a
+    majority; the others are the first positions of the list. The judge sees a random part of the list and names the
+    majority of the whole list; a share `good` of its verdicts is right.
 
     Options:
         length: letters in a list (3 to 9, odd).
@@ -28,45 +33,37 @@ class MajorityDebate(TaskSet):
 
     quick = True
     sides = DEBATERS
+    name = "majority-debate"
+    agents = (*DEBATERS, JUDGE)
 
     length: Literal[3, 5, 7, 9] = 7
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        rng = random.Random(f"majority-debate {split} {seed}")
-        question = "Which letter occurs more often in a list of letters A and B?"
-        drawn = ({"letters": self._letters(rng, split), "claim": rng.choice(LETTERS)} for _ in range(count))
-        return [Task(f"majority-debate {split} {seed}-{at}", question, data) for at, data in enumerate(drawn)]
+        """`count` numbered tasks, among which a list may be repeated."""
+        rng, tasks = random.Random(f"{self.name} {split} {seed}"), []
+        for at in range(count):
+            data = {**self._next_task(rng, split).data, "claim": rng.choice(LETTERS)}
+            tasks.append(Task(f"{self.name} {split} {seed}-{at}", QUESTION, data))
+        return tasks
 
     def vocabulary(self) -> list[str]:
         return [*LETTERS, HIDDEN, CLAIM, *(str(at + 1) for at in range(self.length))]
 
-    def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, text) pairs of training lists, for tiny models.
+    def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
+        letters = task.data["letters"]
+        if agent == JUDGE:
+            shown = set(rng.sample(range(self.length), rng.randint(1, self.length)))
+            right, true = rng.random() < good, majority(letters)
+            return masked(letters, shown), true if right else other(true)
+        claim, right = rng.choice(LETTERS), rng.random() < good
+        claimed = [str(at + 1) for at, letter in enumerate(letters) if letter == claim] if right else []
+        quotes = (claimed or [str(at + 1) for at in range(self.length)])[: self.length // 2 + 1]
+        return debater_sees(letters, claim), " ".join(quotes)
 
-        A share `good` of the debaters' quotes are positions of the claimed letter, at most as many as prove a majority;
-        the others are the first positions of the list. The judge sees a random part of the list and names the majority
-        of the whole list; a share `good` of its verdicts is right.
-        """
-        rng = random.Random(f"majority-debate demonstrations {agent} {seed}")
-        pairs = []
-        for _ in range(count):
-            letters = self._letters(rng, "train")
-            if agent == JUDGE:
-                shown = set(rng.sample(range(self.length), rng.randint(1, self.length)))
-                right, true = rng.random() < good, majority(letters)
-                pairs.append((masked(letters, shown), true if right else other(true)))
-            else:
-                claim, right = rng.choice(LETTERS), rng.random() < good
-                claimed = [str(at + 1) for at, letter in enumerate(letters) if letter == claim] if right else []
-                quotes = (claimed or [str(at + 1) for at in range(self.length)])[: self.length // 2 + 1]
-                pairs.append((debater_sees(letters, claim), " ".join(quotes)))
-        return pairs
-
-    def _letters(self, rng: random.Random, split: Split) -> list[str]:
-        while True:
-            letters = rng.choices(LETTERS, k=self.length)
-            if held_out(f"majority {' '.join(letters)}", HELD_OUT) == (split == "test"):
-                return letters
+    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+        letters = rng.choices(LETTERS, k=self.length)
+        shown = f"majority {' '.join(letters)}"
+        return Task(shown, QUESTION, {"letters": letters}) if held_out(shown, HELD_OUT) == (split == "test") else None
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
         """Side -> its score."""
