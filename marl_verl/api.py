@@ -175,8 +175,8 @@ def evaluate(
 
     Raises: as `train`.
     """
-    from marl_verl.evaluation.launch import launch
-    from marl_verl.evaluation.plan import Options, plan
+    from marl_verl.evaluation.launch import launch, plan
+    from marl_verl.evaluation.request import Options
     from marl_verl.run.prepare import make_run_directory
     from marl_verl.run.progress import Display
     from marl_verl.run.run_dir import locked, removed_on_error

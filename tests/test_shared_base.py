@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
-from marl_verl.evaluation.plan import _policy
+from marl_verl.evaluation.launch import _policy
 from marl_verl.team import TeamConfig, read_team
 
 pytestmark = pytest.mark.slow  # whole configs are composed

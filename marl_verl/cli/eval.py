@@ -9,7 +9,7 @@ from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
 from marl_verl.evaluation.launch import results
-from marl_verl.evaluation.plan import Options
+from marl_verl.evaluation.request import Options
 from marl_verl.run.progress import Display
 
 EXAMPLES = """

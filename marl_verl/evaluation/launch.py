@@ -1,27 +1,166 @@
-"""Run a checked evaluation, store its result in the run directory, and print it."""
+"""Evaluations (`marl-verl eval`): `plan` checks one before any process is started or file is written, `launch` runs it
+and stores its result in the run directory, and `results` prints it."""
 
+import copy
+import dataclasses
 import itertools
+import re
 import shutil
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
+from marl_verl import plugins
+from marl_verl.config import checks
+from marl_verl.config.compose import parse_overrides, with_overrides
+from marl_verl.config.policy_models import check_scripts
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.episode import Episode
-from marl_verl.evaluation.plan import FOLDER, EvaluationPlan
-from marl_verl.evaluation.request import RESULT
-from marl_verl.extensions import league
+from marl_verl.errors import MarlError, shown
+from marl_verl.evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
+from marl_verl.extensions import league, names
 from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.inspect.run_files import read_episodes
+from marl_verl.plugins import one_file
+from marl_verl.run.checkpoint.export import Source
+from marl_verl.run.prepare import check_team
 from marl_verl.run.progress import Display
+from marl_verl.run.rehearsal import rehearse
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
+from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
+from marl_verl.team import read_team
 
+FOLDER = "evaluations"
+"""In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
+
+TASKS = "data/test.jsonl"
+
+TAKEN = re.compile(
+    r"marl\.(task(?!\.reward)|workflow|rollout|pools)(\..+)?"
+    r"|marl\.agents\.[^.]+\.(instructions|reward|sampling)(\..+)?"
+    r"|marl\.policies\.[^.]+\.(rollout|endpoint|script|pool|stop|apply_chat_template_kwargs)(\..+)?"
+    r"|marl\.run\.(journal_tokens|backend)"
+    r"|actor_rollout_ref\.rollout\..+"
+    r"|data\.(max_prompt_length|max_response_length|apply_chat_template_kwargs)(\..+)?"
+    r"|trainer\.(n_gpus_per_node|nnodes)"
+    r"|(ray_kwargs|transfer_queue)\..+"
+)
+"""Keys that affect episodes. Others are for training and would have no effect."""
 OF_AGENTS = ("turns", "response_length", "read_length", "invalid", "cut_off")
 """What is printed of an agent beside its rewards."""
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """A checked evaluation. `folder` is temporary and does not exist yet, `settings` are stored in the result."""
+
+    run: Path
+    folder: Path
+    config: DictConfig
+    tasks: list[Task]
+    request: Request
+    settings: dict[str, Any]
+    files: Sequence[one_file.PluginFile]
+
+
+def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Sequence[Path] = ()) -> EvaluationPlan:
+    """Check an evaluation without writing files. Errors as in `marl_verl.evaluate`."""
+    check_run(run, COMPOSED, "config.yaml")
+    check_overrides(overrides)
+    check_options(options)
+    files = one_file.files_of_run(run, plugin_files)
+    plugins.use_files(files)
+    composed = with_overrides(read_config(run / COMPOSED), overrides, trained=False)
+    for name, policy in composed.marl.policies.items():  # an override may make a trained policy external
+        if policy and (policy.get("script") or policy.get("endpoint")):
+            composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
+    marl = marl_section(composed)
+    team = read_team(marl, evaluation=True)
+    task, request = requested(run, team, options)
+    folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
+    models = find_models(run, request.policies)
+    exports = {name: model for name, model in models.items() if isinstance(model, Source)}
+    paths = {name: str(folder / MODELS / name if name in exports else model) for name, model in models.items()}
+    config = evaluation_config(composed, request, paths, options.seed)
+    evaluated = read_team(marl_section(config), evaluation=True)
+    workflow, task_set = check_team(config, evaluated)
+    if request.sides and not task_set.sides:
+        raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
+    check_scripts(config, evaluated, training=False)
+    tasks = _tasks(run, marl, task_set, overrides, options.tasks) if task is None else [task]
+    rehearse(workflow, tasks[0], evaluated)
+    checks.check_machine(run)
+    OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
+    config.data.train_files = config.data.val_files = str(folder / TASKS)
+    config.data.val_batch_size = len(tasks)
+    request = dataclasses.replace(request, exports=exports, seed=int(config.marl.run.seed))
+    settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step, "seed": request.seed}
+    settings |= {"tasks": len(tasks), "episodes": request.episodes, "k": request.ks, "overrides": list(overrides)}
+    return EvaluationPlan(run, folder, resolve(config, evaluated), tasks, request, settings, files)
+
+
+def _tasks(
+    run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str], wanted: int | None
+) -> list[Task]:
+    """The run's held-out tasks, or new ones if overrides change `marl.task`. MarlError for tasks of training."""
+    if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
+        tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
+        files = marl["task"]["test_file"] is not None
+        if both := trained(read_tasks(run / "data" / "train.jsonl"), tasks, files):
+            label = f"{len(both)} of the tasks were used in training, e.g. '{both[0].id}', {shown(both[0].prompt)}"
+            raise MarlError(f"{label}: they are not held-out")
+    else:
+        tasks = read_tasks(run / "data" / "test.jsonl")
+    return tasks[:wanted]
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise MarlError for an override that does not affect episodes, or for which there is a command option."""
+    for line, change in zip(overrides, parse_overrides(overrides), strict=True):
+        if not TAKEN.fullmatch(change.key_or_group):
+            raise MarlError(f"'{line}' has no effect on an evaluation (docs/evaluation.md lists what has, and --help)")
+
+
+def evaluation_config(config: DictConfig, request: Request, models: Mapping[str, str], seed: int | None) -> DictConfig:
+    """The unresolved config of an evaluation, from the run's composed config, without other policies.
+
+    `models`: policy of the evaluation -> the model for its servers.
+    """
+    config = copy.deepcopy(config)
+    OmegaConf.set_struct(config, False)
+    marl = config.marl
+    sections: Any = OmegaConf.to_container(marl.policies)
+    marl.policies = {name: _policy(sections[used.source], models.get(name)) for name, used in request.policies.items()}
+    for agent, assignment in request.assignments.items():
+        marl.agents[agent].policy = assignment.policy
+        for kind in names("policy"):
+            marl.agents[agent].pop(kind, None)
+    used = {policy.get("pool") for policy in marl.policies.values()}
+    marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
+    marl.validation = {"sampler": "independent", "options": {"episodes": max(1, request.episodes)}}
+    if seed is not None:
+        marl.run.seed = seed
+    marl.schedule.mode, marl.critic = "sync", {}
+    config.trainer.resume_mode = "disable"
+    return config
+
+
+def _policy(section: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
+    """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
+    dropped = (*names("model"), "loss", "base", "frozen")
+    policy = {key: value for key, value in (section or {}).items() if key not in dropped}
+    if model is not None:
+        kept = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
+        policy.update(frozen=True, model={**kept, "path": model, "lora_rank": 0, "lora_adapter_path": None})
+    return policy
 
 
 @dataclass(frozen=True)
@@ -57,7 +196,10 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | Non
     log = file.with_suffix(".log")
     log.unlink(missing_ok=True)
     try:
-        plan.write()
+        write_tasks(plan.tasks, plan.folder / TASKS)
+        OmegaConf.save(plan.config, plan.folder / "config.yaml")
+        plan.request.write(plan.folder)
+        one_file.copy_files(plan.files, plan.folder)
         start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, begun, lock, log)
         result = read_json(plan.folder / RESULT)
     finally:

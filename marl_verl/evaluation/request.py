@@ -12,7 +12,7 @@ act and stay; later acts and calls are new.
 import dataclasses
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,11 +23,11 @@ from marl_verl.config.policy_models import check_files
 from marl_verl.config.stored import read_config
 from marl_verl.episode import Action, ActRecord, Journal
 from marl_verl.episode.codec import encode_journal
-from marl_verl.errors import MarlError, check_known
-from marl_verl.extensions import extension
+from marl_verl.errors import MarlError, check, check_known
+from marl_verl.extensions import extension, league
 from marl_verl.files import read_bytes, write_json
 from marl_verl.inspect.replay import differences, replay
-from marl_verl.inspect.run_files import file_of_episode, read_episodes
+from marl_verl.inspect.run_files import file_of_episode, load_run, read_episodes
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import WEIGHTS, Source
 from marl_verl.run.run_dir import REQUEST
@@ -37,6 +37,56 @@ from marl_verl.team import TeamConfig
 RESULT, MODELS = "result.json", "models"
 Weights = Literal["trained", "untrained", "past", "frozen", "external"]
 Swap = tuple[str, str]
+EPISODES = 8
+AT_ONCE = 256
+"""Maximum episodes in flight: an act that waits for a server longer than `marl.rollout.act_seconds` fails."""
+KS = (1, 4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `marl_verl.evaluate`, which describes them."""
+
+    step: int | None = None
+    tasks: int | None = None
+    episodes: int | None = None
+    k: Sequence[int] | None = None
+    swap: Sequence[Swap] = ()
+    untrained: Sequence[str] = ()
+    seed: int | None = None
+    greedy_only: bool = False
+    at_once: int = AT_ONCE
+    cross_play: bool | str = False
+    steps: Sequence[int] | None = None
+    edit: tuple[str, str, str] | None = None
+
+    @property
+    def sampled(self) -> int:
+        """The number of sampled episodes of each task."""
+        if self.greedy_only or self.episodes is not None:
+            return 0 if self.greedy_only else self.episodes or 0
+        return 1 if self.edit else EPISODES
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        """The values of k, ascending. MarlError: not from 1 to the number of episodes."""
+        if self.edit or not self.sampled:
+            return ()
+        ks = sorted(set(self.k or (*(k for k in KS if k < self.sampled), self.sampled)))
+        if ks[0] < 1 or ks[-1] > self.sampled:
+            raise MarlError(f"--k must be whole numbers from 1 to --episodes ({self.sampled}), got {self.k}")
+        return tuple(ks)
+
+
+@check
+def check_options(options: Options) -> Iterator[str]:
+    """Refuse options without an effect, which the result would name nevertheless."""
+    for name in ("step", "swap", "untrained", "k", "greedy_only", "edit") if options.cross_play else ("steps",):
+        if getattr(options, name) != getattr(Options, name):
+            without = "with" if options.cross_play else "without"
+            yield f"--{name.replace('_', '-')} has no effect {without} --cross-play or --partner: leave it out"
+    if options.tasks is not None and options.tasks < 1:
+        yield f"--tasks must be 1 or more, got {options.tasks}"
 
 
 @dataclass(frozen=True)
@@ -102,6 +152,26 @@ class Request:
     @classmethod
     def read(cls, folder: Path) -> "Request":
         return msgspec.json.decode(read_bytes(folder / REQUEST), type=cls, dec_hook=lambda kind, value: kind(value))
+
+
+def requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, Request]:
+    """(the task of an edited episode, the request): who acts with which policy."""
+    counts: dict[str, Any] = {"episodes": options.sampled, "ks": options.ks, "at_once": options.at_once}
+    task, step = None, options.step
+    if options.cross_play:
+        partner = options.cross_play if isinstance(options.cross_play, str) else None
+        cross_play = league("unknown option '--cross-play'")
+        request = cross_play.pair(team, cross_play.chosen_steps(run, options.steps), partner)
+        return None, dataclasses.replace(request, **counts)
+    if options.edit:
+        league("unknown option '--edit'")
+        task, at, rows = edited_rows(run, *options.edit, sampled=options.sampled > 1)
+        step = at if step is None and at in (0, *load_run(run).checkpoints) else step
+        counts |= {"rows": rows, "pairings": tuple(Pairing("", row["uid"], {}) for row in rows)}
+    step = chosen_step(run, step)
+    snapshots = newest_snapshots(run, team, step)
+    assignments = assign(team, step, options.swap, options.untrained, snapshots)
+    return task, Request(step, assignments, acting(assignments), **counts)
 
 
 def assign(
