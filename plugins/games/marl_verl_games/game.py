@@ -1,14 +1,16 @@
-"""Games for chat models: a state, its text, its legal moves, and why a move is refused."""
+"""Games for chat models: a state, its text, its legal moves, and why a move is refused; and task sets of games."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from marl_verl import Task, TaskSet
 from marl_verl_games import log
 
 G = TypeVar("G", bound="Game")
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Move -> (rows down, columns to the right)."""
+HELD_OUT = 10  # one task in ten
 
 
 class Game(Protocol):
@@ -25,6 +27,10 @@ class Game(Protocol):
     example: ClassVar[str]
     most_moves: ClassVar[int] = 10_000
     only_moves: ClassVar[bool] = False
+
+    @classmethod
+    def of(cls, task: Task) -> Self:
+        """The first state of a task."""
 
     @property
     def solved(self) -> bool:
@@ -102,3 +108,14 @@ def outcome(game: G, lines: Sequence[log.Line]) -> G:
     """The last state, with a plan on the last line executed as moves."""
     before = executed(game, lines[:-1])
     return play(before, lines[-1].moves or ()).game if lines else before.game
+
+
+class GameTasks(TaskSet):
+    """Tasks of a game; an answer is a `log`, with score 1 if its moves solve the game."""
+
+    quick = True
+    game: ClassVar[type[Game]]
+
+    def score(self, task: Task, answer: Any) -> float:
+        """1 where the moves solve the game, else 0. MarlError: the answer is no log."""
+        return float(outcome(self.game.of(task), log.read(answer)).solved)

@@ -33,7 +33,6 @@ Source: AT-GRPO's public code (arXiv 2510.11062) for Plan-Path and Sokoban; the 
 reward, 1 if solved, is a component of its own: alpha 0 gives the authors' reward.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from marl_verl_sandbox import program_in, run_python
@@ -49,16 +48,12 @@ from marl_verl_games.sokoban import Sokoban
 from marl_verl_games.sudoku import Sudoku
 
 CALLER, PLANNER = "tool-caller", "planner"
-GAMES: dict[str, Callable[[Task], Game]] = {
-    "plan-path": PathGame.of,
-    "sokoban": lambda task: Sokoban.of(task.data["rows"]),
-    "sudoku": lambda task: Sudoku.of(task.data),
-}
+GAMES: dict[str, type[Game]] = {"plan-path": PathGame, "sokoban": Sokoban, "sudoku": Sudoku}
 
 
 def game_of(task: Task) -> Game:
     """The first state of a task."""
-    return GAMES[task.data.get("game", "plan-path")](task)
+    return GAMES[task.data.get("game", "plan-path")].of(task)
 
 
 class GamePlayer(Workflow):

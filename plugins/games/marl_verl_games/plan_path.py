@@ -6,14 +6,13 @@ import random
 import re
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from annotated_types import Interval
 
-from marl_verl import Task, TaskSet
+from marl_verl import Task
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games import log
-from marl_verl_games.game import STEPS, StepGame, outcome
+from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, StepGame
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 _MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
@@ -102,8 +101,7 @@ class PathGame(StepGame):
     only_moves: ClassVar[bool] = True
 
     @classmethod
-    def of(cls, task: Task) -> "PathGame":
-        """The first state of a task."""
+    def of(cls, task: Task) -> Self:
         return cls(Board.of(task), str(task.data["start"]))
 
     @property
@@ -138,11 +136,10 @@ class PathGame(StepGame):
         return "a wall or the edge" if near is None else dataclasses.replace(self, cell=near)
 
 
-HELD_OUT = 10  # one board in ten
 Size = Annotated[int, Interval(ge=2, le=26)]
 
 
-class PlanPath(TaskSet):
+class PlanPath(GameTasks):
     """Random boards; an answer is a `log`, with score 1 if it ends on the goal. The defaults are the paper's.
 
     Options:
@@ -150,8 +147,7 @@ class PlanPath(TaskSet):
         wall_share: probability that a cell is a wall (0 to below 1).
     """
 
-    quick = True
-
+    game = PathGame
     size: Size = 10
     wall_share: Annotated[float, Interval(ge=0, lt=1)] = 0.22
 
@@ -169,10 +165,6 @@ class PlanPath(TaskSet):
             return task
 
         return [latest[task.id] for task in distinct(draw, count, split, type(self).__name__)]
-
-    def score(self, task: Task, answer: Any) -> float:
-        """1 where the moves reach the goal, else 0. MarlError: the answer is no log."""
-        return float(outcome(PathGame.of(task), log.read(answer)).solved)
 
     def _near(self, left: int) -> bool:
         """Whether a shortest walk of this length is accepted; size**2: there is none."""

@@ -5,17 +5,15 @@ import itertools
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from annotated_types import Interval
 
-from marl_verl import Task, TaskSet
+from marl_verl import Task
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games import log
-from marl_verl_games.game import STEPS, StepGame, outcome
+from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, StepGame
 
-HELD_OUT = 10  # one board in ten
 MOST_STATES = 200_000  # of the search for a solution
 Cell = tuple[int, int]
 MARKS = {"+": "#", "-": ".", "@": "B", "X": "O", "$": "*", "*": "@", "%": "+"}  # reasoning-gym's -> ours
@@ -38,9 +36,8 @@ class Sokoban(StepGame):
     most_moves: ClassVar[int] = 200
 
     @classmethod
-    def of(cls, rows: list[str]) -> "Sokoban":
-        """The board of its text rows."""
-        at: dict[str, list[Cell]] = {}
+    def of(cls, task: Task) -> Self:
+        rows, at = task.data["rows"], dict[str, list[Cell]]()
         for row, text in enumerate(rows):
             for column, mark in enumerate(text):
                 at.setdefault(mark, []).append((row, column))
@@ -108,7 +105,7 @@ def _apart(cell: Cell, other: Cell) -> int:
     return abs(cell[0] - other[0]) + abs(cell[1] - other[1])
 
 
-class SokobanTasks(TaskSet):
+class SokobanTasks(GameTasks):
     """Boards of Sokoban that can be solved; an answer is a `log`, with score 1 if it solves the board.
 
     Options:
@@ -117,7 +114,7 @@ class SokobanTasks(TaskSet):
         apart: minimum distance of a box to its goal, in rows plus columns; each box can be given a goal of its own so.
     """
 
-    quick = True
+    game = Sokoban
     slow = True  # the generator takes 0.1 s a task
 
     size: Annotated[int, Interval(ge=5, le=10)] = 6
@@ -139,19 +136,14 @@ class SokobanTasks(TaskSet):
         numbers = itertools.count()
         return distinct(lambda: self._task(made[next(numbers)]["metadata"]["gamestr"], split), count, split, "sokoban")
 
-    def score(self, task: Task, answer: Any) -> float:
-        """1 where the moves solve the board, else 0. MarlError: the answer is no log."""
-        return float(outcome(Sokoban.of(task.data["rows"]), log.read(answer)).solved)
-
     def _task(self, text: str, split: Split) -> Task | None:
         rows = ["".join(MARKS[mark] for mark in line.split()) for line in text.splitlines() if line.strip()]
         shown = " ".join(rows)
         if held_out(f"sokoban {shown}", HELD_OUT) != (split == "test"):
             return None
-        game = Sokoban.of(rows)
+        task = Task(f"sokoban {shown}", "\n".join(rows), {"game": "sokoban", "rows": rows})
+        game = Sokoban.of(task)
         pairs = (list(zip(game.boxes, goals, strict=True)) for goals in itertools.permutations(game.goals))
         if not any(all(_apart(box, goal) >= self.apart for box, goal in pairing) for pairing in pairs):
             return None
-        if game.solution() is None:
-            return None
-        return Task(f"sokoban {shown}", "\n".join(rows), {"game": "sokoban", "rows": rows})
+        return task if game.solution() is not None else None

@@ -7,13 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from marl_verl import Task, TaskSet
+from marl_verl import Task
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games import log
-from marl_verl_games.game import Game, outcome
+from marl_verl_games.game import HELD_OUT, Game, GameTasks
 
-HELD_OUT = 10  # one puzzle in ten
 PLACED = re.compile(r"r([1-9])c([1-9])=([1-9])")
 Grid = tuple[tuple[int, ...], ...]
 SIZES = {4: ("mini_sudoku", 12), 9: ("sudoku", 54)}  # size -> (generator, most empty cells that it takes)
@@ -34,9 +32,8 @@ class Sudoku(Game):
     example: ClassVar[str] = '["r1c2=3", "r4c4=1"]'
 
     @classmethod
-    def of(cls, data: dict[str, Any]) -> "Sudoku":
-        """The puzzle of a task's data."""
-        given, solution = (tuple(tuple(row) for row in data[name]) for name in ("puzzle", "solution"))
+    def of(cls, task: Task) -> Self:
+        given, solution = (tuple(tuple(row) for row in task.data[name]) for name in ("puzzle", "solution"))
         return cls(given, given, solution)
 
     @property
@@ -98,7 +95,7 @@ class Sudoku(Game):
         return ""
 
 
-class SudokuTasks(TaskSet):
+class SudokuTasks(GameTasks):
     """Puzzles with one solution; an answer is a `log`, with score 1 if it fills the grid with the solution.
 
     Options:
@@ -106,7 +103,7 @@ class SudokuTasks(TaskSet):
         min_empty, max_empty: number of empty cells (at most 12 for size 4, 54 for size 9).
     """
 
-    quick = True
+    game = Sudoku
 
     size: Literal[4, 9] = 4
     min_empty: int = 6
@@ -128,13 +125,10 @@ class SudokuTasks(TaskSet):
         numbers = itertools.count()
         return distinct(lambda: self._task(made[next(numbers)]["metadata"], split), count, split, "sudoku")
 
-    def score(self, task: Task, answer: Any) -> float:
-        """1 where the moves fill in the solution, else 0. MarlError: the answer is no log."""
-        return float(outcome(Sudoku.of(task.data), log.read(answer)).solved)
-
     def _task(self, made: dict[str, Any], split: Split) -> Task | None:
         data = {"game": "sudoku", "puzzle": made["puzzle"], "solution": made["solution"]}
         shown = " ".join("".join(map(str, row)) for row in made["puzzle"])
         if held_out(f"sudoku {shown}", HELD_OUT) != (split == "test") or "0" not in shown:
             return None
-        return Task(f"sudoku {shown}", Sudoku.of(data).drawn(), data)
+        task = Task(f"sudoku {shown}", "", data)
+        return dataclasses.replace(task, prompt=Sudoku.of(task).drawn())

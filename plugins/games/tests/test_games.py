@@ -36,7 +36,7 @@ def test_the_kit_accepts_the_task_sets(tasks: TaskSet) -> None:
 def test_every_sokoban_can_be_solved_and_a_solution_scores() -> None:
     tasks = SokobanTasks()
     for task in [*tasks.generate("train", 15, 3), *tasks.generate("test", 5, 3)]:
-        game = Sokoban.of(task.data["rows"])
+        game = Sokoban.of(task)
         solution = game.solution()
         assert solution
         assert tasks.score(task, f"p moves {' '.join(solution)}") == 1.0
@@ -144,19 +144,19 @@ def test_an_agent_plays_with_feedback(game: str) -> None:
 
 
 def test_moves_of_sokoban_and_why_they_are_refused() -> None:
-    game = Sokoban.of(ROWS)
+    game = Sokoban.of(BOXES)
     assert game.legal() == "U, D, R"
     after = play(Played(game), ["L", "R", "R", "R", "D"])
     assert after.refused == (("L", "a wall"), ("R", "the box cannot move"))
     assert after.game.drawn().splitlines()[2:4] == ["#..OB#", "#.B+.#"]
     assert after.made == 5
     assert play(Played(game), ["r1c1=1"]).refused == (("r1c1=1", "no move of this game"),)
-    bare = Sokoban.of(["@B", "O."])  # the edge is a wall, too
+    bare = Sokoban.of(Task("bare", "", {"rows": ["@B", "O."]}))  # the edge is a wall, too
     assert play(Played(bare), ["R", "U"]).refused == (("R", "the box cannot move"), ("U", "a wall"))
 
 
 def test_moves_of_sudoku_and_why_they_are_refused() -> None:
-    game = Sudoku.of(GRID.data)
+    game = Sudoku.of(GRID)
     assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
     after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
     assert [why for _, why in after.refused] == [
