@@ -139,13 +139,7 @@ def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, A
         for pairing, played in zip(request.pairings, reports, strict=True)
     ]
     games = {(of["row"], of["column"]): (of["wins"] + of["draws"] / 2, of["games"]) for of in pairings}
-    elo = ratings(games)
-    numbers = {"pairings": pairings, "elo": {name: _rating(*estimate) for name, estimate in elo.players.items()}}
-    return numbers if elo.advantage is None else numbers | {"elo_first_side": _rating(*elo.advantage)}
-
-
-def _rating(value: float, low: float, high: float) -> dict[str, Any]:
-    return {"rating": value, "interval": (low, high)}
+    return {"pairings": pairings, **ratings(games)}
 
 
 def _by_session(report: Report) -> list[list[Rewards]]:

@@ -12,7 +12,7 @@ without them. Intervals are R +- 1.96 standard errors, from the inverse of the F
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +23,6 @@ PRIOR = 1.0
 STEPS = 100
 WIDTH = 1.96  # standard errors
 
-Estimate = tuple[float, float, float]
-"""A number and its 95 % interval: (number, low, high)."""
-
-
-@dataclass(frozen=True)
-class Ratings:
-    """Elo points of each player, relative to the first one, whose rating is 0; and the advantage of playing the row's
-    side, None if rows and columns have different players."""
-
-    players: dict[str, Estimate]
-    advantage: Estimate | None
-
 
 def interval(means: Sequence[float]) -> tuple[float, float] | None:
     """The mean of the tasks -+ 1.96 standard errors; None with fewer than two tasks."""
@@ -44,11 +32,16 @@ def interval(means: Sequence[float]) -> tuple[float, float] | None:
     return middle - WIDTH * error, middle + WIDTH * error
 
 
-def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> Ratings:
+def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> dict[str, Any]:
     """Rate players from the results of their pairings.
 
     Args:
         games: (player of the row, of the column) -> (points of the row: its wins and half of the draws; games).
+
+    Returns:
+        `elo`: player -> its rating relative to the first one, whose rating is 0; and `elo_first_side`, what playing the
+        row's side is worth, if rows and columns have the same players. Each is a `rating` in Elo points and its 95 %
+        `interval`.
 
     Raises:
         ValueError: the games do not determine the ratings: two players have neither played each other nor, directly or
@@ -64,8 +57,11 @@ def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> Ratings:
     points, count = np.array(list(games.values()), dtype=np.float64).T
     values, errors = _maximum(design[:, 1:] if both_sides else design[:, 1:-1], points + PRIOR / 2, count + PRIOR)
     estimates = zip(values, values - WIDTH * errors, values + WIDTH * errors, strict=True)
-    elo = [(0.0, 0.0, 0.0), *((float(a) * SCALE, float(b) * SCALE, float(c) * SCALE) for a, b, c in estimates)]
-    return Ratings(dict(zip(players, elo, strict=False)), elo[-1] if both_sides else None)
+    elo: list[dict[str, Any]] = [{"rating": 0.0, "interval": (0.0, 0.0)}]
+    for value, low, high in estimates:
+        elo.append({"rating": float(value) * SCALE, "interval": (float(low) * SCALE, float(high) * SCALE)})
+    numbers: dict[str, Any] = {"elo": dict(zip(players, elo, strict=False))}
+    return numbers | {"elo_first_side": elo[-1]} if both_sides else numbers
 
 
 def _maximum(design: FloatArray, points: FloatArray, count: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -173,11 +173,11 @@ def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch
 def test_two_players_differ_by_the_odds_of_their_games() -> None:
     """a wins 2.5 of 3; with a drawn game P = 3/4, so 10^(-(R_b - R_a)/400) = 3, and the information is n p (1 - p)."""
     found = ratings({("a", "b"): (2.5, 3)})
-    value, low, high = found.players["b"]
-    assert value == pytest.approx(-400 * math.log10(3))
+    low, high = found["elo"]["b"]["interval"]
+    assert found["elo"]["b"]["rating"] == pytest.approx(-400 * math.log10(3))
     assert (high - low) / 2 == pytest.approx(WIDTH * SCALE / math.sqrt(3 / 4))
-    assert found.players["a"] == (0, 0, 0)
-    assert found.advantage is None
+    assert found["elo"]["a"] == {"rating": 0, "interval": (0, 0)}
+    assert "elo_first_side" not in found
 
 
 @settings(max_examples=50, deadline=None)
@@ -190,11 +190,11 @@ def test_at_the_maximum_everyone_has_the_points_that_the_ratings_expect(players:
             count = draw((0, 1, 10, 1000))
             games[row, column] = (draw((0, count / 2, count)), count)
     found = ratings(games)
-    assert found.advantage is not None
-    surplus = dict.fromkeys(found.players, 0.0)
+    rating = {name: estimate["rating"] for name, estimate in found["elo"].items()}
+    surplus = dict.fromkeys(rating, 0.0)
     total = 0.0
     for (row, column), (points, count) in games.items():
-        logit = (found.players[row][0] - found.players[column][0] + found.advantage[0]) / SCALE
+        logit = (rating[row] - rating[column] + found["elo_first_side"]["rating"]) / SCALE
         more = points + 0.5 - (count + 1) / (1 + np.exp(-logit))
         surplus[row] += more
         surplus[column] -= more

@@ -15,8 +15,9 @@ Paragraphs = list[dict[str, str]]
 
 
 def golden(row: Fields) -> Task:
-    """`question`, and `golden_answers` (FlashRAG, Search-R1) or `answer` (NQ-open): a list. No paragraphs."""
-    return _task(row, row.texts("golden_answers", "answer"))
+    """`question` and `golden_answers` (FlashRAG, Search-R1) or `answer` (NQ-open), a list; or `Prompt` and `Answer`
+    (FRAMES). No paragraphs."""
+    return _task(row, row.texts("golden_answers", "answer", "Answer"))
 
 
 def hotpotqa(row: Fields) -> Task:
@@ -68,11 +69,6 @@ def webwalker(row: Fields) -> Task:
     return Task(task.id, f"{task.prompt}\n\nThe answer is on this website: {row.text('root_url')}", task.data)
 
 
-def frames(row: Fields) -> Task:
-    """`Prompt` and `Answer`."""
-    return _task(row, row.texts("Answer"))
-
-
 def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None = None, metric: str | None = None) -> Task:
     text = row.text("question", "Prompt")
     data = {"answers": list(dict.fromkeys(answers)), "paragraphs": paragraphs, "metric": metric}
@@ -104,7 +100,7 @@ SETS: Mapping[str, PublicSet] = {
         for level in (1, 2, 3)
     },
     "webwalkerqa": PublicSet("callanwu/WebWalkerQA", webwalker, splits=WALKER),
-    "frames": PublicSet("google/frames-benchmark", frames, splits={"test": "test"}),
+    "frames": PublicSet("google/frames-benchmark", golden, splits={"test": "test"}),
 }
 
 
