@@ -3,13 +3,32 @@
 docs/sandbox.md says what each tier promises. `Limited` bounds calls of a library instead.
 """
 
-from marl_verl_sandbox.cases import Cases, check, read_cases
-from marl_verl_sandbox.limited import Limited
-from marl_verl_sandbox.pool import Limits, Megabytes, SandboxError, Seconds
-from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, program_in, run_python, unavailable
-from marl_verl_sandbox.runs import use as use
-from marl_verl_sandbox.runs import used as used
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from marl_verl_sandbox.cases import Cases, check, read_cases
+    from marl_verl_sandbox.limited import Limited
+    from marl_verl_sandbox.pool import Limits, Megabytes, SandboxError, Seconds
+    from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, program_in, run_python, unavailable
+    from marl_verl_sandbox.runs import use as use
+    from marl_verl_sandbox.runs import used as used
+
+_RUNNING = ("current", "program_in", "run_python", "unavailable", "use", "used")
+_NAMES = {
+    "cases": ("Cases", "check", "read_cases"),
+    "limited": ("Limited",),
+    "pool": ("Limits", "Megabytes", "SandboxError", "Seconds"),
+    "runs": ("AUTO", "TIERS", "Outcome", "Sandbox", *_RUNNING),
+}
 
 __version__ = "0.1.0"
 __all__ = ["AUTO", "TIERS", "Cases", "Limited", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
 __all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]
+
+
+def __getattr__(name: str) -> Any:  # imported at first use: listing a package's commands imports the package
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

@@ -1,14 +1,34 @@
 """Test utilities for plugin authors: teams without models, and checks of plugin parts."""
 
-from marl_verl_testing.algorithm import check_algorithm, row_of
-from marl_verl_testing.credit import check_credit
-from marl_verl_testing.determinism import check_workflow
-from marl_verl_testing.loss import check_loss
-from marl_verl_testing.sampler import check_sampler
-from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, scripted_action, shown
-from marl_verl_testing.task import check_task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from marl_verl_testing.algorithm import check_algorithm, row_of
+    from marl_verl_testing.credit import check_credit
+    from marl_verl_testing.determinism import check_workflow
+    from marl_verl_testing.loss import check_loss
+    from marl_verl_testing.sampler import check_sampler
+    from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, scripted_action, shown
+    from marl_verl_testing.task import check_task
+
+_NAMES = {
+    "algorithm": ("check_algorithm", "row_of"),
+    "credit": ("check_credit",),
+    "determinism": ("check_workflow",),
+    "loss": ("check_loss",),
+    "sampler": ("check_sampler",),
+    "scripted": ("ScriptedContext", "ScriptedPolicy", "scripted_action", "shown"),
+    "task": ("check_task",),
+}
+
+__version__ = "0.1.0"
 __all__ = ["ScriptedPolicy", "ScriptedContext", "row_of", "scripted_action", "shown"]
 __all__ += ["check_algorithm", "check_credit", "check_loss", "check_sampler", "check_task", "check_workflow"]
 
-__version__ = "0.1.0"
+
+def __getattr__(name: str) -> Any:  # imported at first use: listing a package's commands imports the package
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
