@@ -252,4 +252,63 @@ SPAWNER = Claim(
     most=10,
 )
 
-QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, CREDIT, SPAWNER)
+HORIZONS = Claim(
+    name="horizons",
+    title="Candidates from one state, over longer horizons",
+    claim=(
+        "groups of candidates from one state matter more the more turns a task has: over long horizons, turn-blind "
+        "groups compare acts of different states (arXiv 2510.11062)."
+    ),
+    setting=(
+        "[Boards](../recipes/at_grpo/README.md) that need up to 2, 4, 8 or 16 turns, of 4 x 4, 4 x 4, 5 x 5 and 7 x 7 "
+        "cells. The boards were chosen on seed 100. Success is that of sampled acts: greedy ones may walk in a circle."
+    ),
+    arms=[
+        arm(
+            *(f"{turns} turns, {name}", "at_grpo", *words, f"marl.workflow.options.turns={turns}"),
+            *(f"+marl.task.options.turns={turns}", f"+marl.task.options.size={size}"),
+        )
+        for turns, size in ((2, 4), (4, 4), (8, 5), (16, 7))
+        for name, words in (("AT-GRPO", ()), ("turn-blind", ("--variant", "grpo")))
+    ],
+    settings=[*steps(20, 5), "marl.task.train_size=512", *SHORT],
+    measures=[SAMPLING, GREEDY, Measure("tokens", "sampled tokens per step", of("mean:train/tokens"))],
+    comparisons=[
+        Comparison(
+            f"Over {turns} turns, AT-GRPO reaches a higher success than turn-blind groups",
+            *("sampled", f"{turns} turns, AT-GRPO", f"{turns} turns, turn-blind"),
+        )
+        for turns in (2, 4, 8, 16)
+    ],
+)
+
+DEMO = "recipes/quickstart/split_plan_path.yaml"
+STALENESS = Claim(
+    name="staleness",
+    title="Rows of older weights",
+    claim=(
+        "sampling ahead of training saves time, and the rows of older weights teach less. We expected no loss of "
+        "success up to one update, and a loss at eight."
+    ),
+    setting=(
+        "[The demo](../recipes/quickstart/split_plan_path.yaml), asynchronous, with truncated importance sampling. "
+        "The batches of tasks that are sampled ahead bound the age of a row, in updates of its policy."
+    ),
+    arms=[Arm(f"{ahead} ahead", [DEMO, f"marl.schedule.ahead={ahead}"]) for ahead in (0, 1, 2, 4, 8)],
+    settings=[
+        *("marl.schedule.mode=async", "+marl.algorithm.options.loss=ppo-clip-tis", "marl.schedule.max_staleness=16"),
+        *(*steps(30, 10), *SHORT),
+    ],
+    measures=[
+        *(GREEDY, AREA),
+        Measure("staleness", "age of the scout's rows, in updates", of("mean:policy/scout/staleness_mean")),
+        Measure("seconds", "seconds per step, with other load", of("mean:seconds/step")),
+    ],
+    comparisons=[
+        Comparison(f"Rows of {ahead} batches ahead reach a lower success", "area", f"{ahead} ahead", "0 ahead", "lower")
+        for ahead in (1, 2, 4, 8)
+    ],
+    backend="verl",
+)
+
+QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, HORIZONS, STALENESS, CREDIT, SPAWNER)
