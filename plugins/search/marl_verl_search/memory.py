@@ -15,7 +15,7 @@ from typing import Any
 from marl_verl.episode import Episode, Team
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive, build
-from marl_verl_search.index import Index
+from marl_verl_search.source import Index
 
 NAME, WHERE, FILE = "memory", "marl.run.memory", "notes.json"
 Notes = dict[str, str]  # key -> text, oldest first; a note without a key is its own key

@@ -22,7 +22,7 @@ import httpx
 
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Fields, read_rows
-from marl_verl_search.index import Index
+from marl_verl_search.source import Index
 
 WEB = "web"
 SECONDS, MEGABYTES, REDIRECTS = 30.0, 2, 5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from marl_verl_search.answers import gaia, normalised
-from marl_verl_search.index import Index, corpus
+from marl_verl_search.source import Index, corpus
 from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import MarlError, Task
