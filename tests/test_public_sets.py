@@ -78,6 +78,7 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
     ("row", "fields", "prompt", "answer"),
     [
         (SVAMP, {"question": ["Body", "Question"]}, "Ann has 2 eggs.\n\nAnd with one more?", "3.0"),
+        ({"asked": "2?", "answer": "2"}, {"Question": "asked"}, "2?", "2"),
         (
             {"question": "2?", "choices": ["1", "2"], "answer": "2"},
             {"question": ["question", "choices"]},

@@ -245,7 +245,7 @@ class PublicTasks(TaskSet):
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
-            for option in self.fields.keys() - fields.read.keys():
+            for option in (option for option in self.fields if option.lower() not in map(str.lower, fields.read)):
                 hint = nearest(option, fields.read)
                 raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")
             known = {*fields.read.values(), *mapped}
