@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 
 from marl_verl import Task, Workflow
@@ -74,6 +73,8 @@ class Searching(Workflow):
 
 async def ask(url: str, query: str, most: int) -> list[str]:
     """Query a retrieval server, at most three times. RuntimeError with the reason if it fails."""
+    import httpx  # a run with memory imports this module, and asks no server
+
     body = {"queries": [query], "topk": most, "return_scores": True}
     why = ""
     for attempt in range(TRIES):
