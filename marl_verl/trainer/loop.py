@@ -214,7 +214,7 @@ class Synchronous:
             trainer.keep(reports)
             if refills == most:
                 break
-            missing = min(data.size - self._useful_tasks(done), len(data.train) - len(data.drawn))
+            missing = max(0, min(data.size - self._useful_tasks(done), len(data.train) - len(data.drawn)))
             refills += bool(missing)
         for part in trainer.recording.values():
             part.record(reports)
