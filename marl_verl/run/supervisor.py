@@ -281,7 +281,10 @@ class _Stream:
     def __init__(self) -> None:
         self.target: TextIO = sys.stderr
 
-    def flush(self) -> None:  # transformers keeps this method
+    def write(self, text: str) -> int:  # W&B keeps this method, transformers the next
+        return self.target.write(text)
+
+    def flush(self) -> None:
         self.target.flush()
 
     def __getattr__(self, name: str) -> Any:
