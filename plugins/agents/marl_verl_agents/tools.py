@@ -135,10 +135,12 @@ class McpServer:
 
     async def _serve(self, ready: asyncio.Future[Any]) -> None:
         """Hold the connection; in a task of its own, since it must be opened and closed in the same one."""
-        from mcp import Client
+        from mcp import Client, StdioServerParameters, stdio_client
 
+        program = isinstance(self._server, StdioServerParameters)  # writes to standard error, by default that of import
+        server = stdio_client(self._server, sys.stderr) if program else self._server
         try:
-            async with Client(self._server) as client:
+            async with Client(server) as client:
                 ready.set_result(client)
                 await self._done.wait()
         except Exception as error:  # noqa: BLE001 - raised by the calls that wait for it
