@@ -5,6 +5,7 @@ lazily, so that `marl-verl --help` and reading files stay fast.
 """
 
 import importlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.version import __version__ as __version__
@@ -31,17 +32,25 @@ _NAMES = {
     "algo.sampling": ("Sampler",),
     "tasks": ("Task", "TaskSet"),
 }
-_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["Action", "Advantage", "Algorithm", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'marl_verl' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"marl_verl.{_MODULES[name]}"), name)
+def lazy(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a package whose names are imported at their first use; `names`: module -> its names."""
+    modules = {name: module for module, listed in names.items() for name in listed}
+
+    def load(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+
+    return load
+
+
+__getattr__ = lazy(__name__, _NAMES)
 
 
 def __dir__() -> list[str]:

@@ -112,9 +112,9 @@ def test_each_sampler_has_its_own_options(
     recipe.write_text(f"{RECIPE}  sampler: {{options: {{episodes: 4}}}}\n")
     marl: Any = OmegaConf.to_container(compose(recipe, overrides, hardware="cpu").marl)
     samplers = samplers_of(algorithm_of(read_team(marl)), marl)
-    found = {section: Named(name, dataclasses.asdict(sampler)) for section, (name, sampler) in samplers.items()}
-    assert found["sampler"] == (training or Named("independent", {"episodes": 4}))
-    assert found["validation"] == validation
+    named = {section: Named(name, dataclasses.asdict(sampler)) for section, (name, sampler) in samplers.items()}
+    assert named["sampler"] == (training or Named("independent", {"episodes": 4}))
+    assert named["validation"] == validation
 
 
 def test_a_gpu_config_has_what_verl_needs_to_start() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import marl_verl
 from marl_verl.config.variants import TABLE
-from marl_verl.errors import unknown
+from marl_verl.errors import check_known
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     folders = {path.name: path for path in sorted(bundled().iterdir()) if path.is_dir()}
-    if options.name is not None and options.name not in folders:
-        raise unknown("folder of recipes", options.name, folders)
+    if options.name is not None:
+        check_known("folder of recipes", options.name, folders)
     chosen = folders if options.name is None else {options.name: folders[options.name]}
     ignored = shutil.ignore_patterns("__pycache__", "runs")
     for name, folder in chosen.items():

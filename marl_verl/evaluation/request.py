@@ -63,9 +63,8 @@ class Options:
     @property
     def sampled(self) -> int:
         """The number of sampled episodes of each task."""
-        if self.greedy_only or self.episodes is not None:
-            return 0 if self.greedy_only else self.episodes or 0
-        return 1 if self.edit else EPISODES
+        usual = 1 if self.edit else EPISODES
+        return 0 if self.greedy_only else usual if self.episodes is None else self.episodes
 
     @property
     def ks(self) -> tuple[int, ...]:

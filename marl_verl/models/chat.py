@@ -53,8 +53,8 @@ class Chat:
             raise MarlError(f"{whose}: the tokenizer has no chat template. Use a chat model.")
         self.folds = False
         instructed = [{"role": "system", "content": PROBE}, {"role": "user", "content": "task"}]
-        self.folds = PROBE not in (self._probe(instructed) or "")
-        self.controls = ControlTokens(tokenizer, self._probe(TALK) or str(tokenizer.chat_template))
+        self.folds = PROBE not in (self._rendered(instructed) or "")
+        self.controls = ControlTokens(tokenizer, self._rendered(TALK) or str(tokenizer.chat_template))
         self._checked = set[Any]()  # shapes of conversations
         self._encode = functools.lru_cache(maxsize=4096)(self._encode_json)
         # stop strings are compared with the text, which has no special tokens
@@ -91,7 +91,7 @@ class Chat:
         for role in (message["role"] for message in messages):
             if not re.fullmatch(r"[\w.-]+", role):
                 yield f"{self.whose}: a role must be a word, got {role!r:.80}: {nearest(role, ROLES)}"
-        if (prompt := self._probe([probe for probe, _ in probes], tools)) is None:
+        if (prompt := self._rendered([probe for probe, _ in probes], tools)) is None:
             return  # the error says why when it renders their own texts
         for probe, texts in probes:
             if any(text not in prompt for text in texts):
@@ -167,7 +167,7 @@ class Chat:
         """Whether the template has the variable `tools`."""
         return re.search(r"\btools\b", self.tokenizer.get_chat_template()) is not None
 
-    def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str | None:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None) -> str | None:
         """A conversation as the template renders it; None if it refuses that."""
         try:
             return str(self._apply(messages, tools))

@@ -147,7 +147,7 @@ def _yaml(value: Any) -> str:
 
 def of_verl() -> list[Key]:
     """The keys of verl that have an effect on a team. Meanings are verl's own comments."""
-    folder = next(each for each in compose.search_path() if (each / "ppo_trainer.yaml").is_file())
+    folder = next(path for path in compose.search_path() if (path / "ppo_trainer.yaml").is_file())
     meanings: dict[str, str] = {}
     for name, sections in VERL.items():
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")

@@ -121,10 +121,13 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     tokens = logits.argmax(-1)
     places: dict[tuple[tuple[str, float], ...], list[int]] = {}
     for place, row in enumerate(rows):
-        places.setdefault(row.filters, []).append(place)
+        if row.filters:
+            places.setdefault(row.filters, []).append(place)
     for filters, equal in places.items():
+        filtered = logits[equal]
         for name, value in filters:
-            logits[equal] = FILTERS[name][0](value)(None, logits[equal])
+            filtered = FILTERS[name][0](value)(None, filtered)
+        logits[equal] = filtered
     drawn = [place for place, row in enumerate(rows) if row.generator is not None]
     if drawn:
         probabilities = logits[drawn].softmax(-1)
@@ -137,12 +140,11 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
 
 def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
     """Mask the logits with the grammars of the rows."""
-    matchers = [(place, row.matcher) for place, row in enumerate(rows) if row.matcher is not None]
-    if matchers := [(place, matcher) for place, matcher in matchers if not matcher.is_terminated()]:
+    matchers = {place: row.matcher for place, row in enumerate(rows) if row.matcher is not None}
+    if running := [place for place, matcher in matchers.items() if not matcher.is_terminated()]:
         import xgrammar
 
         allowed = xgrammar.allocate_token_bitmask(*logits.shape)
-        for place, matcher in matchers:
-            matcher.fill_next_token_bitmask(allowed, place)
-        indices = [place for place, _ in matchers]
-        xgrammar.apply_token_bitmask_inplace(logits, allowed.to(logits.device), indices=indices)
+        for place in running:
+            matchers[place].fill_next_token_bitmask(allowed, place)
+        xgrammar.apply_token_bitmask_inplace(logits, allowed.to(logits.device), indices=running)

@@ -180,10 +180,8 @@ class PolicyClient(Client):
 
 
 class EndpointClient(Client):
-    """A `Client` of an endpoint with its key.
-
-    `max_tokens` is the policy's limit. `marl.rollout.act_seconds` limits all tries together.
-    """
+    """A `Client` of an endpoint with its key; `max_tokens`: the policy's limit. `marl.rollout.act_seconds` limits all
+    tries together."""
 
     def __init__(
         self,
@@ -227,11 +225,9 @@ class EndpointClient(Client):
 
 
 def _action(completion: Any, asked: Mapping[str, Any], limit: int) -> Action:
-    """The action of a chat completion, whose schema the package does not check; `stop` is vLLM's stop text.
-
-    The calls of a completion that reached the token limit are malformed: a server may have parsed a call that was cut
-    off, and say that it stopped for it.
-    """
+    """The action of a chat completion, whose schema the package does not check; `stop` is vLLM's stop text. Calls of a
+    completion that reached the token limit are malformed: a server may have parsed a call that was cut off, and say
+    that it stopped for it."""
     choice = completion.choices[0]
     message = choice.message
     functions = [call.function for call in message.tool_calls or () if getattr(call, "function", None)]

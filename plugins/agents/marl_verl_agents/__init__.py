@@ -1,7 +1,8 @@
 """Agents of other frameworks as agents of a team: clients, tools and MCP in a workflow, and a gateway for processes."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from marl_verl import lazy
 
 if TYPE_CHECKING:
     from marl_verl_agents.clients import openai_client, openai_client_sync, transport
@@ -15,9 +16,4 @@ _NAMES = {
 __version__ = "0.1.0"
 __all__ = ["McpError", "McpServer", "mcp_server", "openai_client", "openai_client_sync", "recorded_tool", "transport"]
 
-
-def __getattr__(name: str) -> Any:  # imported at first use: listing a package's commands imports the package
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package

@@ -181,7 +181,7 @@ class EpisodeTransport(TeamTransport):
         if key is None:
             self._conversations += 1
             key, slot = keys[-1], None if self._conversations == 1 else f"conversation-{self._conversations}"
-        else:  # it goes on, so nothing else continues it from here
+        else:  # other requests cannot continue it from here any more
             slot = self._ends.pop(key)
         try:
             if asked.n == 1:

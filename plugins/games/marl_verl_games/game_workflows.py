@@ -12,7 +12,7 @@ Role rewards of Plan-Path, Sokoban and Sudoku: what an agent's moves are worth, 
 
 own is the reward of the agent's moves or planned moves from the team's state, shared that of the moves of the same turn
 that move the team. So the reward of the agent that moves counts twice. A plan is judged on a copy of the state, before
-the team moves. In a greedy tree nobody has moved yet when a plan is compared with the other candidates: shared is 0.
+the team moves. In a greedy tree a plan is compared with other candidates before any move, so that shared is 0.
 
 The reward of moves is a sum over those until the end of the game, Phi the potential of a state:
 

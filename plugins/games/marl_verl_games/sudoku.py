@@ -33,8 +33,8 @@ class Sudoku(Game):
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        given, solution = (tuple(tuple(row) for row in task.data[name]) for name in ("puzzle", "solution"))
-        return cls(given, given, solution)
+        puzzle, solution = (tuple(tuple(row) for row in task.data[name]) for name in ("puzzle", "solution"))
+        return cls(puzzle, puzzle, solution)
 
     @property
     def solved(self) -> bool:

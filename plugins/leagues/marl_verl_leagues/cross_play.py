@@ -22,7 +22,7 @@ import numpy as np
 from rich.table import Table
 
 from marl_verl.backend.protocol import Report
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl.evaluation.request import Assignment, Pairing, Request, assign, chosen_step
 from marl_verl.inspect.replay import line
 from marl_verl.run.checkpoint.folders import complete, step_of
@@ -117,8 +117,7 @@ def _players(team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Ass
 
 def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> tuple[Pairing, ...]:
     last = by_step[max(by_step)]
-    if partner not in last:
-        raise unknown("agent", partner, last)
+    check_known("agent", partner, last)
     policies = {step: assignments[partner].policy for step, assignments in by_step.items()}
     if len(set(policies.values())) == 1 or len(last) == 1:
         why = "its policy is not trained" if len(last) > 1 else "the team has no other agent"

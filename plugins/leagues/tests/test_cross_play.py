@@ -46,7 +46,7 @@ def test_every_step_plays_every_step_on_both_sides() -> None:
         "player-step-0": Assignment("player", "untrained", "player-step-0"),
         "player-step-20": Assignment("player", "trained", "player-step-20", 20),
     }
-    assert {agent: each.policy for agent, each in crossed.assignments.items()} == crossed.pairings[0].policies
+    assert {agent: used.policy for agent, used in crossed.assignments.items()} == crossed.pairings[0].policies
 
 
 @pytest.mark.parametrize(

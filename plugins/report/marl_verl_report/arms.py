@@ -15,7 +15,7 @@ from typing import Any
 
 from marl_verl.cli.main import reported
 from marl_verl.config.variants import variant_overrides
-from marl_verl.errors import MarlError, RunError, unknown
+from marl_verl.errors import MarlError, RunError, check_known, unknown
 from marl_verl.files import read_json
 from marl_verl.inspect.run_files import Run
 from marl_verl.run.run_dir import STARTS
@@ -169,8 +169,7 @@ def parsed_measure(measure: str) -> tuple[Of, str]:
     form, colon, metric = measure.partition(":")
     if not colon:
         return FORMS["last"], measure
-    if form not in FORMS:
-        raise unknown("form of a measure", form, FORMS)
+    check_known("form of a measure", form, FORMS)
     return FORMS[form], metric
 
 

@@ -3,8 +3,9 @@
 docs/sandbox.md says what each tier promises. `Limited` bounds calls of a library instead.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from marl_verl import lazy
 
 if TYPE_CHECKING:
     from marl_verl_sandbox.cases import Cases, check, read_cases
@@ -26,9 +27,4 @@ __version__ = "0.1.0"
 __all__ = ["AUTO", "TIERS", "Cases", "Limited", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
 __all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]
 
-
-def __getattr__(name: str) -> Any:  # imported at first use: listing a package's commands imports the package
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package

@@ -162,7 +162,7 @@ def _enter(megabytes: int, proc: int | None) -> str:
     kernel.call("prctl", kernel.DUMPABLE, 1, 0, 0, 0)  # otherwise its files in /proc are root's
     kinds = kernel.USER | kernel.PIDS | kernel.MOUNTS | kernel.NETWORK | kernel.IPC | kernel.UTS
     kernel.enter(kinds, proc)
-    kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)  # nobody reads its memory, with the request
+    kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)  # other processes cannot read its memory, where the request is
     options = f"size={megabytes}m,nr_inodes=4096,mode=700"
     kernel.mount("tmpfs", "/tmp", "tmpfs", kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXEC, options)
     return "/tmp"

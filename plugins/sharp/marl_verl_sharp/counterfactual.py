@@ -93,8 +93,8 @@ class MaskingCredit(ReplayCredit):
         """(score of the episode with each mask, in order; number of sampled tokens); the runs are concurrent.
         AttemptFailed: a run failed; of several, the first in order."""
         runs = (masked_value(context, episode, masked, self.mode, self.placeholder) for masked in masks)
-        found = await gather_all(runs)
-        return [value for value, _ in found], sum(tokens for _, tokens in found)
+        results = await gather_all(runs)
+        return [value for value, _ in results], sum(tokens for _, tokens in results)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Test utilities for plugin authors: teams without models, and checks of plugin parts."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from marl_verl import lazy
 
 if TYPE_CHECKING:
     from marl_verl_testing.algorithm import check_algorithm, row_of
@@ -26,9 +27,4 @@ __version__ = "0.1.0"
 __all__ = ["ScriptedPolicy", "ScriptedContext", "row_of", "scripted_action", "shown"]
 __all__ += ["check_algorithm", "check_credit", "check_loss", "check_sampler", "check_task", "check_workflow"]
 
-
-def __getattr__(name: str) -> Any:  # imported at first use: listing a package's commands imports the package
-    for module, names in _NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package

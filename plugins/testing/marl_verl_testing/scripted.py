@@ -12,7 +12,7 @@ from marl_verl.algo.sampling.context import RoleReward, SamplingContext, TaskCon
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
 from marl_verl.episode.turn import role_of, with_ids
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl.models.chat import first_stop
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
@@ -69,8 +69,7 @@ class ScriptedPolicy:
         returns no text, or a temperature that a run refuses (see `sampling`)."""
         name = agent or act.agent
         name = name if name in self.replies else role_of(name)
-        if name not in self.replies:
-            raise unknown("scripted agent", name, self.replies)
+        check_known("scripted agent", name, self.replies)
         if act.parameters and (trained_at := self.sampling.get(name, {})) is not None:
             settings = {"temperature": 1.0, "top_p": 1.0, **trained_at}
             if (why := untrained_sampling(act.parameters, settings, f"agent '{name}'")) is not None:
@@ -126,8 +125,7 @@ class ScriptedContext(SamplingContext):
     ) -> None:
         rewards, sides = rewards or {}, sides or {}
         for name in (*rewards, *sides, *untrained):
-            if name not in policy.agents:
-                raise unknown("scripted agent", name, policy.agents)
+            check_known("scripted agent", name, policy.agents)
         agents = {
             name: AgentConfig(name, policy=name, reward=name if name in rewards else None, side=sides.get(name))
             for name in policy.agents
