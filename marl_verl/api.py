@@ -256,10 +256,10 @@ def _plan(
     from marl_verl.run.prepare import continue_run, plan_run
 
     files = [Path(file) for file in plugins]
-    if (recipe is None) == (resume is None):
+    if resume is not None and recipe is None:
+        return continue_run(Path(resume), overrides, files)
+    if recipe is None or resume is not None:
         raise MarlError("give either a recipe (`marl-verl recipes` lists the bundled ones) or a run to resume")
-    if recipe is None:
-        return continue_run(Path(str(resume)), overrides, files)
     if not isinstance(recipe, Mapping):
         return plan_run(Path(recipe), overrides, files, dry_run)
     content = OmegaConf.create({"defaults": ["marl_trainer", "_self_"], **recipe})

@@ -36,7 +36,7 @@ def train(folder: Path, recipe: Path | str, *overrides: str, steps: int = 1, tin
 
 
 def resume(folder: Path, *overrides: str) -> Finished:
-    marl_verl.train(resume=folder, overrides=list(overrides), backend="local", progress=False)
+    marl_verl.train(resume=marl_verl.load_run(folder), overrides=list(overrides), backend="local", progress=False)
     return Finished(folder, 0, "")
 
 
