@@ -127,8 +127,7 @@ def build(
             raise MarlError(f"unknown key '{where}.{name}': {hint}")
         values[name] = _read(value, hints[name], getattr(base, name, None), f"{where}.{name}", find)
     with user_error(where, MarlError, ValueError, TypeError):  # for a missing option, and raised by `__post_init__`
-        built: T = cls(**values) if old is None else dataclasses.replace(old, **values)  # type: ignore[type-var]
-        return built
+        return cls(**values) if old is None else dataclasses.replace(old, **values)  # type: ignore[type-var]
 
 
 def paths(base: Any, name: str) -> list[str]:

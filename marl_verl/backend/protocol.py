@@ -225,8 +225,7 @@ class Host:
 def opened(config: Any, phase: Phases, host: Host) -> AbstractContextManager[Backend]:
     """The backend of a run's resolved config, until the end of the block; `phase`: what the run is doing."""
     session = importlib.import_module(f"marl_verl.backend.{config.marl.run.get('backend') or 'verl'}.session")
-    backend: AbstractContextManager[Backend] = session.opened(config, phase, host)
-    return backend
+    return session.opened(config, phase, host)
 
 
 def tracking_of(config: Any) -> Any:

@@ -143,8 +143,7 @@ class Chat:
         messages, tools = json.loads(text)
         if begun and (extended := self._extended(begun, reply, messages, tools)) is not None:
             return extended
-        ids: list[int] = self.render(messages, tokenize=True, tools=tools)
-        return ids
+        return self.render(messages, tokenize=True, tools=tools)
 
     def _extended(
         self, begun: Sequence[int], reply: int, messages: Sequence[Any], tools: Sequence[Any] | None

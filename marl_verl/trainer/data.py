@@ -49,8 +49,7 @@ class Curriculum:
     def pools(self) -> IntArray:
         """[n] the pool of each task, as position in `POOLS`."""
         rates, limits = self.rates, self.settings
-        pools: IntArray = np.select([np.isnan(rates), rates < limits.hard, rates > limits.easy], [0, 1, 3], 2)
-        return pools
+        return np.select([np.isnan(rates), rates < limits.hard, rates > limits.easy], [0, 1, 3], 2)
 
     def draw(self, step: int, count: int, taken: Collection[int] = ()) -> list[int]:
         """`count` different tasks by number, none of them in `taken`: those that the step has drawn before."""

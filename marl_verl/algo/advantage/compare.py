@@ -42,8 +42,7 @@ class LeaveOneOut(Baseline):
         count, low = np.bincount(group)[group], extremes(value, group)[0][group]
         above = value - low  # relative to the group's minimum, so that the mean of a constant group is exact
         others = np.bincount(group, weights=above)[group] - above
-        baseline: FloatArray = low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
-        return baseline
+        return low + others / np.maximum(count - 1, 1)  # alone: low + 0, its own value
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ class Unbiased(Scale):
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         deviation = value - group_mean(value, group)[group]
         squares = np.bincount(group, weights=deviation**2)
-        sigma: FloatArray = np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
-        return sigma
+        return np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
 
 
 @dataclass(frozen=True)

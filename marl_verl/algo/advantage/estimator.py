@@ -264,8 +264,7 @@ def session_weights(table: RowTable, unit: str) -> FloatArray:
     policy = combine([table.policy.codes], len(table))
     session = combine([policy, table.uid.codes, table.session], len(table))
     sessions = np.bincount(policy[np.unique(session, return_index=True)[1]])
-    weights: FloatArray = (np.bincount(policy, size) / sessions)[policy] / np.bincount(session, size)[session]
-    return weights
+    return (np.bincount(policy, size) / sessions)[policy] / np.bincount(session, size)[session]
 
 
 def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:

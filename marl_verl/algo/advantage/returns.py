@@ -175,8 +175,7 @@ class GAE(_SessionSum):
 
 def _latest(time: IntArray, group: IntArray) -> BoolArray:
     """[n] which rows have the largest `time` of their group."""
-    latest: BoolArray = time == extremes(time, group)[1][group]
-    return latest
+    return time == extremes(time, group)[1][group]
 
 
 def _sum_to_go(reward: FloatArray, session: IntArray, gamma: float, step: IntArray | None = None) -> FloatArray:
@@ -222,8 +221,7 @@ def _node_share(table: RowTable, reward: FloatArray) -> FloatArray:
     _, one = np.unique(tree.node, return_index=True)
     above = tree.parent[one]
     children = np.bincount(above[above >= 0], minlength=tree.count)
-    share: FloatArray = 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
-    return share
+    return 1.0 / np.bincount(tree.node)[tree.node] / np.maximum(children[tree.parent], 1)
 
 
 def _crossed_share(table: RowTable) -> FloatArray:
@@ -233,5 +231,4 @@ def _crossed_share(table: RowTable) -> FloatArray:
     _, one = np.unique(ours, return_index=True)
     inner = one[tree.parent[one] >= 0]
     agents = np.bincount(tree.parent[inner], minlength=tree.count)
-    share: FloatArray = 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)
-    return share
+    return 1.0 / nodes[ours] / np.maximum(agents[tree.parent], 1)

@@ -261,8 +261,7 @@ class RowTable:
 
     def order(self) -> IntArray:
         """The rows sorted by (uid, session, index): reductions in this order are bitwise independent of the batch's."""
-        order: IntArray = np.lexsort((self.index, self.session, self.uid.codes))
-        return order
+        return np.lexsort((self.index, self.session, self.uid.codes))
 
     def take(self, rows: IntArray) -> "RowTable":
         """The table of these rows, in this order."""
@@ -283,8 +282,7 @@ class RowTable:
 
     def _identity(self, column: str) -> Labels | IntArray:
         check_known("column", column, (*LABELS, *COUNTS))
-        values: Labels | IntArray = self.role if column == "agent" else getattr(self, column)
-        return values
+        return self.role if column == "agent" else getattr(self, column)
 
     def _computed(self, name: str, columns: Mapping[str, Any]) -> Any:
         check_known("column", name, columns)

@@ -63,8 +63,7 @@ class Algorithm:
 
     def options(self) -> dict[str, Any]:
         """Every option with its value, as JSON values that `with_options` reads."""
-        options: dict[str, Any] = config_of(self)
-        return options
+        return config_of(self)
 
     def parts(self) -> Iterator[Part]:
         """The parts, and the parts of parts."""

@@ -317,5 +317,4 @@ def _numbers(value: Any, turn: Turn) -> float | list[float]:
     numbers = np.asarray(value, dtype=np.float64)
     if numbers.shape not in ((), (turn.length,)) or not np.isfinite(numbers).all():
         raise MarlError(f"{shown(value)} is no finite number, nor a list with one per response token")
-    plain: float | list[float] = numbers.tolist()
-    return plain
+    return numbers.tolist()

@@ -60,8 +60,7 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
             warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
         else:
             try:
-                results: list[Any] = await call_in_thread(_POOL.call, request)
-                return results
+                return await call_in_thread(_POOL.call, request)
             except _Breakpoint:
                 seconds = None
     return [await perform(fn, arguments, seconds) for arguments in calls]
@@ -176,8 +175,7 @@ class _Worker:
         """(whether it was raised, value) of a reply."""
         if not self._pipe.poll(seconds):
             raise TimeoutError(f"it took longer than {seconds:g} s")
-        reply: tuple[bool, Any] = pickle.loads(self._pipe.recv_bytes())
-        return reply
+        return pickle.loads(self._pipe.recv_bytes())
 
 
 def serve(descriptor: int) -> None:

@@ -35,8 +35,7 @@ def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def rows_of_nested(column: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The rows of a nested tensor; `unbind` takes microseconds for each."""
-    rows: tuple[torch.Tensor, ...] = column.values().split(column.offsets().diff().tolist())
-    return rows
+    return column.values().split(column.offsets().diff().tolist())
 
 
 of_verl = tu.index_select_tensor_dict  # the local backend replaces it by `select`

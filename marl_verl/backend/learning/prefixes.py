@@ -207,8 +207,7 @@ def obeys_masks(engine: Any) -> bool:
     def final(inputs: torch.Tensor, **options: Any) -> torch.Tensor:
         """The hidden state of the last token: a new head may compute 0."""
         output = module(input_ids=inputs, use_cache=False, output_hidden_states=True, **options)
-        hidden: torch.Tensor = output.hidden_states[-1][0, -1]
-        return hidden
+        return output.hidden_states[-1][0, -1]
 
     try:
         with engine.eval_mode(), torch.no_grad():

@@ -159,8 +159,7 @@ def resume_fingerprint(config: DictConfig) -> Nested:
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
     mine["algorithm"] = {"name": team.algorithm.name, "options": algorithm_of(team).options()}
-    plain: Nested = json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
-    return plain
+    return json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
 
 
 def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:

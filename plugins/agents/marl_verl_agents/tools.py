@@ -92,8 +92,7 @@ class McpServer:
 
     async def tools(self) -> list[dict[str, Any]]:
         """The tools as `tools` of an act."""
-        tools: list[dict[str, Any]] = await _called(self._run, self._list, [self.name], self._agent)
-        return tools
+        return await _called(self._run, self._list, [self.name], self._agent)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""

@@ -94,7 +94,7 @@ async def ask(url: str, query: str, most: int) -> list[str]:
 def function(source: str) -> Callable[[str, int], Any]:
     """The function of "web:package.module:name". MarlError if it cannot be imported."""
     try:
-        return pkgutil.resolve_name(source.removeprefix("web:"))  # type: ignore[no-any-return]
+        return pkgutil.resolve_name(source.removeprefix("web:"))
     except (ImportError, ValueError, AttributeError) as error:
         raise MarlError(f"source '{source}' cannot be imported: {error}") from error
 
@@ -165,5 +165,4 @@ def _words(text: str) -> list[str]:
     import bm25s
 
     options = {"stopwords": [], "token_pattern": r"\w+", "return_ids": False, "show_progress": False}
-    words: list[str] = bm25s.tokenize([text], **options)[0]
-    return words
+    return bm25s.tokenize([text], **options)[0]

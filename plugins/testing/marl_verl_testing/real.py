@@ -42,8 +42,7 @@ class Finished:
     @property
     def summary(self) -> dict[str, Any]:
         """summary.json."""
-        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
-        return summary
+        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
@@ -78,8 +77,7 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The output of `marl-verl explain FOLDER --step STEP --json`: a record per row."""
     words = ("explain", str(folder), "--step", str(step), "--json")
-    rows: list[dict[str, Any]] = json.loads(command(*words, variables=variables))
-    return rows
+    return json.loads(command(*words, variables=variables))
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
