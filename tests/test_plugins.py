@@ -80,6 +80,7 @@ REGISTER = "@hookimpl\ndef marl_register(registry): "
     ("code", "message"),
     [
         ("@hookimpl\ndef marl_regster(registry): ...", ["'marl_regster'", "did you mean 'marl_register'"]),
+        ("raise SystemExit(3)", ["SystemExit: 3"]),
         ("import nowhere_at_all", ["'puzzles_plugin'", "ModuleNotFoundError", "nowhere_at_all"]),
         (f"{REGISTER}1 / 0", ["ZeroDivisionError", "line 3"]),
         (f"{REGISTER}[registry.task('a', len) for _ in range(2)]", ["task 'a'", "registered twice by the same"]),

@@ -1,10 +1,8 @@
-"""`marl-verl doctor [--json] [--quick] [--fix]`: check whether runs can work on this machine, and suggest fixes."""
+"""`marl-verl doctor [--quick] [--fix]`: check whether runs can work on this machine, and suggest fixes."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.run.terminal import harmless, show
@@ -13,8 +11,7 @@ from marl_verl_diagnose.doctor.packages import remove, unusable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Check Python, packages, GPUs, memory, disk and plugins. Exit code 1 if a run cannot work."
-    parser.add_argument("--json", action="store_true", help="print a JSON list, one record per finding")
+    parser.description = "Check packages, GPUs, memory and disk. Exit code 1 if a run cannot work."
     parser.add_argument("--quick", action="store_true", help="skip loading torch, vLLM and verl, which takes seconds")
     fix = "first uninstall packages that do not load on a CPU (CUDA builds of torchvision and the like)"
     parser.add_argument("--fix", action="store_true", help=fix)
@@ -28,15 +25,11 @@ def run(options: argparse.Namespace) -> int:
     results = []
     for result in findings(options.quick):
         results.append(result)
-        if not options.json:
-            show(text(result))
+        show(text(result))
     errors, warnings = (sum(result.state == state for result in results) for state in ("error", "warning"))
-    if options.json:
-        show(json.dumps([asdict(result) for result in results], indent=2))
-    else:
-        show(f"{errors} errors and {warnings} warnings, of {len(results)} findings")
-        if has_accelerator() and not errors:
-            show("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
+    show(f"{errors} errors and {warnings} warnings, of {len(results)} findings")
+    if has_accelerator() and not errors:
+        show("next: marl-verl selftest   # runs the whole stack on a GPU, and writes a report")
     return int(errors > 0)
 
 
@@ -47,7 +40,6 @@ def findings(quick: bool = False) -> Iterator[Finding]:
 
     yield from packages.check()
     yield from machine.check()
-    yield from packages.plugins()
     if not quick:
         yield from packages.libraries()
 

