@@ -1,19 +1,15 @@
 """Tokens and ends of the local backend's completions are those of the installed vLLM, on the same logits and ids."""
 
-import asyncio
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast
 
 from marl_verl.backend.local.sampling import Row, sample
-from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.verl.platforms.vllm_plugin import keep_seeds
-from marl_verl.models.parsers import structured_outputs
 
 pytestmark = pytest.mark.slow
 ROWS, WORDS, STEPS = 40, 60, 12
@@ -122,57 +118,3 @@ def test_stop_strings_end_completions_as_in_vllm(tokenizer: PreTrainedTokenizerF
         assert next((at for at, token in enumerate(ids) if ours.add(token, 0.0)), None) == expected
         ends.add(expected)
     assert len(ends) > 10
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"word": {"enum": ["cat", "mat"]}, "count": {"type": "integer"}, "tags": {"type": "array"}},
-    "required": ["word", "count"],
-    "additionalProperties": False,
-}
-FORMAT = {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}}
-
-
-def test_a_completion_has_its_response_format(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Its tokens are those of the mask of vLLM; rows beside it are as without it."""
-    from vllm.v1.structured_output.backend_types import StructuredOutputOptions
-    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
-    from xgrammar import apply_token_bitmask_inplace
-
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 8}
-    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": len(tokenizer) + 13}
-    model = Qwen3ForCausalLM(Qwen3Config(**sizes, attn_implementation="sdpa"))
-    end, restriction = tokenizer.convert_tokens_to_ids("<|end|>"), structured_outputs(FORMAT)
-    free = [{"seed": n, "max_tokens": 9, "stop_token_ids": [end]} for n in range(4)]
-    formed = [{"seed": n, "stop_token_ids": [end], "structured_outputs": restriction} for n in range(4)]
-
-    def sampled(parameters: list[dict[str, Any]]) -> list[list[int]]:
-        server = LocalServer(model, tokenizer, 300)
-
-        async def together() -> list[list[int]]:
-            calls = [server.generate("", prompt_ids=[3], sampling_params=values) for values in parameters]
-            return [completion.token_ids for completion in await asyncio.gather(*calls)]
-
-        return asyncio.run(together())
-
-    both = sampled([*free, *formed])
-    assert both[:4] == sampled(free)
-    assert any(ids[-1] == end for ids in both[4:])
-    none = SimpleNamespace(disable_any_whitespace=False)
-    config = SimpleNamespace(structured_outputs_config=none, speculative_config=None)
-    theirs = XgrammarBackend(config, tokenizer, sizes["vocab_size"])
-    for seed, ids in enumerate(both[4:]):
-        if ids[-1] == end:
-            assert json.loads(tokenizer.decode(ids[:-1])).keys() - {"tags"} == {"word", "count"}
-        mask, draw = theirs.allocate_token_bitmask(1), Row([3], {"seed": seed}, 300, None, torch.device("cpu"))
-        grammar = theirs.compile_grammar(StructuredOutputOptions.GRAMMAR, restriction.grammar, {end})
-        for at, token in enumerate(ids):
-            with torch.no_grad():
-                logits = model(torch.tensor([[3, *ids[:at]]])).logits[:, -1]
-            logits[:, len(tokenizer) :] = -torch.inf
-            grammar.fill_bitmask(mask, 0)
-            apply_token_bitmask_inplace(logits, mask)
-            assert int(sample(logits, [draw])[0]) == token
-            assert grammar.accept_tokens("", [token])
-        assert grammar.is_terminated() == (ids[-1] == end)

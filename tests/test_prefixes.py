@@ -146,7 +146,7 @@ def changes(
         )
         results[how], metrics = actor.update(rows, [torch.full((len(row.response),), -1.5) for row in rows], updates)
         hook.remove()
-        assert (metrics["tokens/computed"] == metrics["tokens/unmerged"]) == (how == "separate") or len(rows) < 7
+        assert (metrics["tokens/computed"] == metrics["tokens/unmerged"]) == (how == "separate") or rows is not TALK
     assert read["trees"] < read["paths"] < read["separate"] or rows is not TALK
     return results
 
@@ -203,28 +203,6 @@ def test_a_rank_has_as_many_micro_batches_as_another_one(parts: int, exact: Any,
     assert len(batches) >= parts
     assert all(len(part) == len(micro) > 0 for part, micro in zip(rows, batches, strict=True))
     assert sorted(row for part in rows for row in part) == [*range(len(TALK))]
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_gets_trees(verl_model: Path) -> None:
-    """PyTorch has no backward pass of it on a CPU."""
-    results, read = {}, {}
-    flex = "+actor_rollout_ref.model.override_config.attn_implementation=flex_attention"
-    with torch.compiler.set_stance("force_eager"):
-        for settings in ((), (flex,)):
-            actor = Actor(verl_model, "ppo-clip", *settings, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=99")
-            assert actor.worker.masks()
-            engine = actor.worker.actor.engine
-            assert engine.flex == bool(settings)
-            hook = engine.module.get_input_embeddings().register_forward_hook(
-                lambda _, inputs, __, key=settings: read.update({key: inputs[0].numel()})
-            )
-            batch = put(actor.store, TALK)
-            actor.policy._log_probs(batch, "old_log_probs", "compute_log_prob")
-            hook.remove()
-            results[settings] = actor.store.get(batch.keys, ["old_log_probs"])["old_log_probs"].values()
-    assert read[()] == read[flex,] < len(TALK) * max(len(tokens(row)) for row in TALK)
-    torch.testing.assert_close(results[()], results[flex,], rtol=0, atol=1e-5)
 
 
 SHAPE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}

@@ -53,6 +53,15 @@ def test_a_request_that_a_run_refuses_ends_the_dry_run(plugin: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_format_is_refused_by_the_local_backend(plugin: Path, tmp_path: Path) -> None:
+    path = tmp_path / "formats.py"
+    path.write_text(plugin.read_text().replace("tools=tools", 'response_format={"type": "json_object"}'))
+    own = ("marl.workflow.name=sends", "marl.task.train_size=40", "marl.task.test_size=10", "marl.run.backend=local")
+    with pytest.raises(MarlError, match=r"does not restrict sampling .*marl\.run\.backend=verl"):
+        plan_run(RECIPE, own, [path])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -17,7 +17,7 @@ from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.extensions import extension, names
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import on_hub, shapes
-from marl_verl.models.parsers import Parsers
+from marl_verl.models.parsers import Parsers, restricts
 from marl_verl.models.sources import ModelToMake, Pretrained, Source, pretrained
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
 
@@ -102,7 +102,8 @@ def _check_model(policy: str, model: dict[str, Any]) -> None:
 def check_templates(
     resolved: DictConfig, team: TeamConfig, acts: Sequence[Act], made: Mapping[str, ModelToMake]
 ) -> None:
-    """Render what each agent sends in a rehearsal. MarlError where the chat template of its policy refuses it.
+    """Render what each agent sends in a rehearsal. MarlError where the chat template of its policy, or the backend,
+    refuses it.
 
     A model on the hub that is not on this machine yet is checked when the rollout worker starts.
     """
@@ -112,6 +113,9 @@ def check_templates(
         where, part = f"marl.policies.{name}", resolved.policies[name]
         model, agents = part.actor_rollout_ref.model, [agent for agent in team.agents.values() if agent.policy == name]
         asked = [act for act in acts if acting(team.agents, act).policy == name and act.parameters]
+        if is_local(resolved) and any(restricts(act.parameters or {}) for act in asked):
+            problem = f"policy '{name}': the local backend does not restrict sampling (response_format, tool_choice)"
+            raise MarlError(f"{problem}: use the verl backend (marl.run.backend=verl)")
         if name in made and not (model.custom_chat_template or part.data.apply_chat_template_kwargs or asked):
             continue  # its own template takes all messages, and loading transformers takes seconds
         try:

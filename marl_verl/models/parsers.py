@@ -83,12 +83,12 @@ class Parsers:
             return Parsed(text)
         request = _request(parameters)
         parsed = Parsed(text)
-        if self.reasoning is not None and not _restricts(parameters):  # a grammar leaves no room for reasoning
+        if self.reasoning is not None and not restricts(parameters):  # a grammar leaves no room for reasoning
             thought, raw = self._reasoning(raw, request, opening)
             special = [str(token) for token in self._words.all_special_tokens]
             parsed = Parsed(_without(raw, special), _without(thought, special) or None)
         choice = parameters.get("tool_choice")
-        if not tools or choice == "none" or (choice is None and _restricts(parameters)):
+        if not tools or choice == "none" or (choice is None and restricts(parameters)):
             return parsed
         content, malformed = "", None
         if choice is not None:
@@ -168,14 +168,14 @@ def _forced(text: str, choice: Any) -> list[dict[str, str]]:
         return []
 
 
-def _restricts(parameters: Mapping[str, Any]) -> bool:
+def restricts(parameters: Mapping[str, Any]) -> bool:
     """Whether a `response_format` or `tool_choice` restricts the completion, from its first token."""
     return "response_format" in parameters or parameters.get("tool_choice") not in (None, "none")
 
 
 def structured_outputs(parameters: Mapping[str, Any]) -> Any | None:
     """vLLM's parameter that restricts a completion to a `response_format` or `tool_choice`; None for neither."""
-    if not _restricts(parameters):
+    if not restricts(parameters):
         return None
     if parameters.get("tool_choice") not in (None, "none"):  # goes before a format, as in vLLM
         from vllm.tool_parsers.utils import get_json_schema_from_tools

@@ -16,7 +16,6 @@ from unittest import mock
 import torch
 from tensordict import TensorDict
 from torch import distributed
-from torch.nn.attention.flex_attention import create_block_mask
 from torch.nn.utils.rnn import pad_sequence
 from verl.utils import tensordict_utils as tu
 from verl.workers.engine.fsdp import transformer_impl
@@ -26,8 +25,6 @@ from marl_verl.backend.learning.forest import Forest, bins
 
 SHARE = "share_prefixes"
 """An option of calls to training workers: whether rows share what they have in common."""
-TREES = ("sdpa", "flex_attention")
-"""Implementations of attention that take masks of any form."""
 PLAIN = 0.1
 """A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
 
@@ -46,12 +43,7 @@ def limit(data: TensorDict) -> int:
 
 
 class SharedPrefixes(transformer_impl.FSDPEngine):
-    """Goes before an `FSDPEngineWithLMHead` or an `FSDPEngineWithValueHead`.
-
-    Attributes:
-        masks: whether trees may branch.
-        flex: whether a mask is a `BlockMask` of flex attention.
-    """
+    """Goes before an `FSDPEngineWithLMHead` or an `FSDPEngineWithValueHead`. `masks`: whether trees may branch."""
 
     module: Any
     _shared: "Shared | None" = None  # of the micro-batch in progress
@@ -59,7 +51,6 @@ class SharedPrefixes(transformer_impl.FSDPEngine):
     def prepare(self) -> None:
         """Find out what attention the loaded model has."""
         self._head = None if hasattr(self.module, "score") else self.module.get_output_embeddings()
-        self.flex = self.module.config.get_text_config()._attn_implementation == "flex_attention"
         self.masks = obeys_masks(self)
         if self._head is not None:
             self._head.register_forward_pre_hook(self._select)
@@ -102,7 +93,7 @@ class SharedPrefixes(transformer_impl.FSDPEngine):
             return super().prepare_model_inputs(micro_batch)
         inputs, output_args = super().prepare_model_inputs(self._shared.trees)
         if self.masks:
-            inputs["attention_mask"] = mask_of(self._shared.last, self.flex)
+            inputs["attention_mask"] = mask_of(self._shared.last)
         return inputs, output_args
 
     def prepare_model_outputs(
@@ -173,18 +164,10 @@ class Shared:
         return torch.nested.nested_tensor_from_jagged(self.spread(chosen), self._tokens.offsets())
 
 
-def mask_of(last: torch.Tensor, flex: bool) -> Any:
-    """Which columns a column sees, from `last`, [trees, n]: [trees, 1, n, n], or a `BlockMask`."""
-
-    def sees(tree: Any, head: Any, column: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return (other <= column) & (last[tree, other] >= column)
-
-    count = last.shape[-1]
-    if flex:
-        return create_block_mask(sees, len(last), None, count, count, device=str(last.device))
-    columns = torch.arange(count, device=last.device)
-    trees = torch.arange(len(last), device=last.device)[:, None, None]
-    return sees(trees, 0, columns[:, None], columns)[:, None]
+def mask_of(last: torch.Tensor) -> torch.Tensor:
+    """Which columns a column sees, from `last`, [trees, n]: [trees, 1, n, n]."""
+    columns = torch.arange(last.shape[-1], device=last.device)
+    return ((columns <= columns[:, None]) & (last[:, None] >= columns[:, None]))[:, None]
 
 
 def obeys_masks(engine: Any) -> bool:
@@ -197,7 +180,7 @@ def obeys_masks(engine: Any) -> bool:
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     divided = settings.ulysses_sequence_parallel_size > 1 or settings.use_fused_kernels
-    if divided or config._attn_implementation not in TREES or {*layers} != {"full_attention"} or windows:
+    if divided or config._attn_implementation != "sdpa" or {*layers} != {"full_attention"} or windows:
         return False
     device = next(module.parameters()).device
     rows = torch.tensor([1, 2, 3, 4, 5, 0]), torch.tensor([1, 2, 3, 5, 4, 0])  # trees have no last tokens
@@ -213,7 +196,7 @@ def obeys_masks(engine: Any) -> bool:
         with engine.eval_mode(), torch.no_grad():
             alone = final(ids.new_tensor([[1, 2, 3, 5, 4]]))
             tree, plain = (
-                final(ids, position_ids=depths, attention_mask=mask_of(last, engine.flex))
+                final(ids, position_ids=depths, attention_mask=mask_of(last))
                 for last in (ends, torch.full_like(ends, ids.shape[1]))
             )
     except (TypeError, ValueError, IndexError):  # a model that takes no such mask

@@ -2,8 +2,7 @@
 
     logits / temperature, min_p, top_k, top_p -> probabilities p;  q ~ Exp(1) from the row's generator;  argmax p / q
 
-Before that a grammar (`response_format`, a forced `tool_choice`) sets the logits of tokens with which the text cannot
-continue to -inf. The log-prob is that of the distribution that the token is drawn from (verl's `logprobs_mode:
+The log-prob is that of the distribution that the token is drawn from (verl's `logprobs_mode:
 processed_logprobs`), and for greedy rows, temperature 0, that of the model.
 """
 
@@ -26,7 +25,7 @@ FILTERS = {
     "top_p": (TopPLogitsWarper, 1.0),
 }
 """Parameter, in the order of application -> what applies it, and its value without an effect."""
-SUPPORTED = {*FILTERS, "seed", "logprobs", "max_tokens", "stop", "stop_token_ids", "structured_outputs"}
+SUPPORTED = {*FILTERS, "seed", "logprobs", "max_tokens", "stop", "stop_token_ids"}
 NEUTRAL = {"repetition_penalty": 1.0}  # values without an effect
 
 
@@ -37,7 +36,6 @@ class Row:
         prompt: its token ids.
         parameters: vLLM's sampling parameters. MarlError for one that would have no effect.
         limit: of sampled tokens.
-        matcher: the state of a grammar of xgrammar; None allows all tokens.
 
     Attributes:
         last, position: the token that the next step computes, and its position.
@@ -56,10 +54,9 @@ class Row:
         limit: int,
         tokenizer: Any,
         device: torch.device,
-        matcher: Any = None,
     ) -> None:
         check_supported(parameters)
-        self.prompt, self.limit, self.matcher = tuple(prompt), limit, matcher
+        self.prompt, self.limit = tuple(prompt), limit
         self.last, self.position, self.length = self.prompt[-1], len(prompt) - 1, len(prompt) + limit
         self.ids, self.log_probs = list[int](), list[float]()
         self._strings, self._ends = parameters.get("stop") or (), {*(parameters.get("stop_token_ids") or ())}
@@ -83,8 +80,6 @@ class Row:
         """Append a sampled token. Returns whether it is the last one."""
         self.ids.append(token)
         self.log_probs.append(log_prob)
-        if self.matcher is not None:
-            self.matcher.accept_token(token)
         self.last, self.position = token, self.position + 1
         return token in self._ends or self._ends_with_string(token) or len(self.ids) >= self.limit
 
@@ -111,13 +106,12 @@ def check_supported(parameters: Mapping[str, Any]) -> Iterator[str]:
     """MarlError for a sampling parameter that would have no effect."""
     for name, value in parameters.items():
         if name not in SUPPORTED and value is not None and NEUTRAL.get(name) != value:
-            problem = f"the local backend does not support the sampling parameter {name}={value!r}"
+            problem = f"the local backend does not support the sampling parameter {name}={value!r:.80}"
             yield f"{problem}: use the verl backend (marl.run.backend=verl)"
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     """(tokens, their log-probs), both [rows], of `logits`, [rows, vocabulary] in float32, which are overwritten."""
-    _restrict(logits, rows)
     tokens = logits.argmax(-1)
     places: dict[tuple[tuple[str, float], ...], list[int]] = {}
     for place, row in enumerate(rows):
@@ -136,15 +130,3 @@ def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
             values.exponential_(generator=rows[place].generator)
         tokens[drawn] = probabilities.div_(noise).argmax(-1)
     return tokens, logits.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
-
-
-def _restrict(logits: Tensor, rows: Sequence[Row]) -> None:
-    """Mask the logits with the grammars of the rows."""
-    matchers = {place: row.matcher for place, row in enumerate(rows) if row.matcher is not None}
-    if running := [place for place, matcher in matchers.items() if not matcher.is_terminated()]:
-        import xgrammar
-
-        allowed = xgrammar.allocate_token_bitmask(*logits.shape)
-        for place in running:
-            matchers[place].fill_next_token_bitmask(allowed, place)
-        xgrammar.apply_token_bitmask_inplace(logits, allowed.to(logits.device), indices=running)

@@ -13,14 +13,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
 
 from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl.backend.local.sampling import Row, sample
-from marl_verl.errors import check, user_error
+from marl_verl.errors import check
 from marl_verl.threads import IN_PROGRESS
 
 PATIENCE = 5.0  # seconds that a call of users' code is awaited
@@ -92,16 +91,15 @@ class LocalServer:
 
         Args:
             sampling_params: of vLLM: `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
-                `stop`, `stop_token_ids`, `structured_outputs`.
+                `stop`, `stop_token_ids`.
 
         Raises:
-            MarlError: another parameter, or a JSON schema that xgrammar cannot express.
+            MarlError: another parameter.
             Exception: what the model's forward raised, in all requests in flight.
         """
         limit = self._max_model_len - len(prompt_ids)
         limit = min(sampling_params.get("max_tokens") or limit, limit)
-        matcher = self._matcher(sampling_params)
-        row = Row(prompt_ids, sampling_params, limit, self._tokenizer, self._device, matcher)
+        row = Row(prompt_ids, sampling_params, limit, self._tokenizer, self._device)
         row.order = (self._settled, request_id, sampling_params.get("seed") or 0)
         row.future = asyncio.get_running_loop().create_future()
         self._seeded = "seed" in sampling_params
@@ -110,24 +108,6 @@ class LocalServer:
             self._task = asyncio.get_running_loop().create_task(self._serve())
         ids = await row.future
         return Completion(ids, row.log_probs if sampling_params.get("logprobs") else [], {"global_steps": self.version})
-
-    def _matcher(self, parameters: Mapping[str, Any]) -> Any:
-        """The state of the grammar that restricts a completion, from vLLM's `StructuredOutputsParams`."""
-        if (restriction := parameters.get("structured_outputs")) is None:
-            return None
-        import xgrammar
-
-        with user_error(f"backend=local does not support the JSON schema {restriction.json}", TypeError, ValueError):
-            grammar = self._compiler.compile_grammar(restriction.grammar)
-        ends = sorted(parameters.get("stop_token_ids") or ())
-        return xgrammar.GrammarMatcher(grammar, override_stop_tokens=ends or None)
-
-    @cached_property
-    def _compiler(self) -> Any:
-        import xgrammar  # when needed
-
-        size = self._causal.config.get_text_config().vocab_size  # may be more than the tokenizer has
-        return xgrammar.GrammarCompiler(xgrammar.TokenizerInfo.from_huggingface(self._tokenizer, vocab_size=size))
 
     async def _serve(self) -> None:
         try:
