@@ -21,7 +21,7 @@ from marl_verl.threads import Limit, perform
 
 def steps(folder: Path) -> None:
     """Two steps, with output of every kind."""
-    emit("started", seconds={"one": {}})
+    emit("started")
     if not logging.getLogger("marl").handlers:  # as a module that is imported
         logging.getLogger("marl").addHandler(logging.StreamHandler())
     for step in (1, 2):

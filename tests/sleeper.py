@@ -33,7 +33,7 @@ def work(folder: Path) -> None:
     semaphore = multiprocessing.get_context("spawn").Semaphore()
     shared = [memory.name, f"sem.{semaphore._semlock.name.removeprefix('/')}"]  # type: ignore[attr-defined]
     who = {"pids": pids, "shared": shared, "scratch": os.environ[SCRATCH_VARIABLE]}
-    emit("started", seconds={})
+    emit("started")
     emit("doing", activity="while sleeping in step 3")
     (folder / ".who").write_text(json.dumps(who))
     (folder / ".who").replace(folder / WHO)

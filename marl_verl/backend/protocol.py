@@ -157,7 +157,6 @@ class Runtime:
 
     def __init__(self, policy: PolicyConfig) -> None:
         self.policy, self.name = policy, policy.name
-        self.seconds: dict[str, float] = {}  # part -> its start-up time
 
     def start(self) -> None:
         """Start workers and servers. Endpoints are checked before a run starts anything (`trainer/run.py`)."""

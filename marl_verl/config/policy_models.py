@@ -113,9 +113,8 @@ def check_templates(
         where, part = f"marl.policies.{name}", resolved.policies[name]
         model, agents = part.actor_rollout_ref.model, [agent for agent in team.agents.values() if agent.policy == name]
         asked = [act for act in acts if acting(team.agents, act).policy == name and act.parameters]
-        if is_local(resolved) and any(restricts(act.parameters or {}) for act in asked):
-            problem = f"policy '{name}': the local backend does not restrict sampling (response_format, tool_choice)"
-            raise MarlError(f"{problem}: use the verl backend (marl.run.backend=verl)")
+        if is_local(resolved):
+            check_unrestricted(name, asked)
         if name in made and not (model.custom_chat_template or part.data.apply_chat_template_kwargs or asked):
             continue  # its own template takes all messages, and loading transformers takes seconds
         try:
@@ -130,6 +129,14 @@ def check_templates(
             parameters = act.parameters or {}
             chat.check(team.agents[act.role], [act.observation], parameters.get("tools"))
             parsers.check(parameters)
+
+
+@check
+def check_unrestricted(policy: str, acts: Sequence[Act]) -> Iterator[str]:
+    """MarlError for an act whose completion a grammar restricts."""
+    if any(restricts(act.parameters or {}) for act in acts):
+        problem = f"policy '{policy}': the local backend does not restrict sampling (response_format, tool_choice)"
+        yield f"{problem}: use the verl backend (marl.run.backend=verl)"
 
 
 def chat_of(name: str, part: DictConfig, made: Mapping[str, ModelToMake], **where: Any) -> Chat:

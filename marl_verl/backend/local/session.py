@@ -29,7 +29,7 @@ from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import uses_all_cores
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
-from marl_verl.events import Phases, emit, timed
+from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_order, interrupt, interrupted_at_once
 
@@ -42,7 +42,7 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
         store = MemoryStore()
         policies = LocalPolicies(config, team_of(config), store)
         policies.start()
-        emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
+        emit("started")
         with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
             yield Backend(policies, LocalRollouts(config, policies.clients(), store, runner), store)
 
@@ -101,14 +101,13 @@ class TrainedPolicy(LearningPolicy):
     server: LocalServer
 
     def start(self) -> None:
-        with timed(self.seconds, "model"):
-            torch.manual_seed(self.seed)  # of new adapters
-            self.workers = LocalWorkers(self._arr, self._reference and not self._lora)
-            self.workers.init_model()
-            self.set_losses()
-            self.server = server_of(self.workers.actor.engine.module, self._arr)
-            for critic in self.critics:
-                critic.start(LocalCritic(critic.training()[0]))
+        torch.manual_seed(self.seed)  # of new adapters
+        self.workers = LocalWorkers(self._arr, self._reference and not self._lora)
+        self.workers.init_model()
+        self.set_losses()
+        self.server = server_of(self.workers.actor.engine.module, self._arr)
+        for critic in self.critics:
+            critic.start(LocalCritic(critic.training()[0]))
 
     def client(self) -> LocalServer:
         return self.server
@@ -128,11 +127,10 @@ class FrozenPolicy(Runtime):
 
     def start(self) -> None:
         one_rank.join()
-        with timed(self.seconds, "model"):
-            self.model = load_model(str(self._arr.model.path), self._arr)
-            self.server = server_of(self.model, self._arr)
-            if self.policy.past is not None:
-                self.server.version = self.step
+        self.model = load_model(str(self._arr.model.path), self._arr)
+        self.server = server_of(self.model, self._arr)
+        if self.policy.past is not None:
+            self.server.version = self.step
 
     def client(self) -> LocalServer:
         return self.server

@@ -92,7 +92,7 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
         except Exception as error:  # noqa: BLE001 - raising it here would wait until the policies have started
             host.leave(reported(error))
         starting.result()
-    emit("started", seconds={name: runtime.seconds for name, runtime in policies.runtimes.items()})
+    emit("started")
     return policies, rollouts, store
 
 
