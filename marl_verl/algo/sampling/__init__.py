@@ -9,11 +9,10 @@ from marl_verl.algo.sampling.node import (
     check_restarted,
     expand,
     leaf_episode,
-    others,
+    reached,
     root,
     settled,
     transition,
-    waiting_for,
 )
 from marl_verl.algo.sampling.sampler import (
     AttemptFailed,
@@ -30,5 +29,5 @@ from marl_verl.algo.sampling.sampler import (
 
 __all__ = ["Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
 __all__ += ["AttemptFailed", "ask", "attempt", "drive", "gather_all", "scored"]  # for one attempt
-__all__ += ["SESSION", "PartialValue", "State", "check_restarted", "expand", "leaf_episode", "root"]  # trees
-__all__ += ["others", "settled", "transition", "waiting_for"]  # agents that are not explored
+__all__ += ["SESSION", "PartialValue", "State", "check_restarted", "expand", "leaf_episode", "reached", "root"]  # trees
+__all__ += ["settled", "transition"]  # agents that are not explored

@@ -82,7 +82,7 @@ async def root(context: SamplingContext, session: int, also: Collection[str] = (
     async with context.start(session) as run:
         turns = tuple(await transition(context, run, session, None, explored))
         if run.finished:  # no explored agent acts
-            return await _state(context, run, session, explored, turns, run.answer)
+            return await reached(context, run, session, explored, turns, run.answer)
         return State(run.journal, waiting_for(run, explored), explored, turns=turns, proposals=len(run.proposals))
 
 
@@ -118,7 +118,7 @@ async def expand(
         moved = [] if known else await transition(context, run, session, name, state.explored)
         answer, tokens, seen = await _outcome(context, run, session, name, partial_value, state.proposals)
         turns = (*state.turns, turn, *moved)
-        grown = await _state(context, run, session, state.explored, turns, answer)
+        grown = await reached(context, run, session, state.explored, turns, answer)
         assert grown.episode is not None
         value = await scored(context, _rewarded(context, turn, grown.episode, seen))
         return replace(grown, own=(turn, *moved), value=value, value_tokens=tokens)
@@ -131,11 +131,11 @@ async def settled(context: SamplingContext, state: State, session: int) -> State
     async with context.start(session, state.journal) as run:
         moved = await transition(context, run, session, state.turn.node, state.explored)
         answer = run.answer if run.finished else run.proposals[-1] if run.proposals else None
-        after = await _state(context, run, session, state.explored, (*state.turns, *moved), answer)
+        after = await reached(context, run, session, state.explored, (*state.turns, *moved), answer)
         return replace(after, own=(*state.own, *moved), value=state.value, value_tokens=state.value_tokens)
 
 
-async def _state(
+async def reached(
     context: SamplingContext, run: Run, session: int, explored: frozenset[str], turns: tuple[Turn, ...], answer: Any
 ) -> State:
     """The state of a run after these turns, with `answer` scored."""

@@ -1,12 +1,11 @@
 """Nodes of a joint tree, pruning of failed joint actions, and the rows and episodes of the complete tree."""
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from marl_verl.algo.sampling import Failure
-from marl_verl.episode import Act, Episode, Journal, Turn
+from marl_verl.algo.sampling import Failure, State
+from marl_verl.episode import Episode, Turn
 
 Choice = tuple[int, ...]
 """A joint action: for each act, the number of its action."""
@@ -14,32 +13,24 @@ Choice = tuple[int, ...]
 
 @dataclass(eq=False)
 class Joint:
-    """A node: the state after a joint action, or the root, with everything that was sampled there.
+    """A node: the state after a joint action, or the root.
 
     Attributes:
         path: numbers of the joint actions from the root to this node; empty at the root.
-        acts: pending acts of explored agents.
-        turns: one for each act of the joint action.
-        moved: turns of the transition after it, by agents that are not explored.
-        pending: whether such a transition comes next.
-        proposals: number of answers proposed on the path.
-        counted: whether the latest proposal is the reward of a joint action on the path.
+        state: with the turns of the path to it.
         above: the parent node.
+        turns: one for each act of the joint action.
+        counted: whether the latest proposal is the reward of a joint action on the path.
         failures: actions requested at this node that failed.
         below: result of each joint action, by choice; None where one of its actions failed or `prune` removed it.
             Empty at a leaf.
     """
 
     path: tuple[int, ...]
-    journal: Journal
-    acts: tuple[Act, ...]
-    proposals: int
-    counted: bool = False
-    turns: list[Turn] = field(default_factory=list)
-    moved: list[Turn] = field(default_factory=list)
-    pending: bool = False
-    episode: Episode | None = None
+    state: State
     above: "Joint | None" = None
+    turns: list[Turn] = field(default_factory=list)
+    counted: bool = False
     failures: list[Failure] = field(default_factory=list)
     below: "dict[Choice, Joint | Failure | None]" = field(default_factory=dict)
 
@@ -49,31 +40,14 @@ class Joint:
         return ".".join(map(str, self.path)) or None
 
     @property
-    def reward(self) -> float:
-        """The team's reward for the joint action."""
-        return self.turns[0].rewards["team"]
-
-    @property
-    def by_choice(self) -> "dict[Choice, Joint]":
-        """The child nodes, by choice."""
+    def children(self) -> "dict[Choice, Joint]":
+        """The child nodes by choice, in order of their numbers."""
         return {choice: child for choice, child in self.below.items() if isinstance(child, Joint)}
-
-    @property
-    def children(self) -> "list[Joint]":
-        """The child nodes, in order of their numbers."""
-        return list(self.by_choice.values())
 
     @property
     def lost(self) -> bool:
         """Whether the node was expanded, but all joint actions failed."""
-        return bool(self.below) and not self.by_choice
-
-    def to_here(self) -> list[Turn]:
-        """The turns of the path to this node."""
-        nodes = [self]
-        while nodes[-1].above is not None:
-            nodes.append(nodes[-1].above)
-        return [turn for node in reversed(nodes) for turn in (*node.turns, *node.moved)]
+        return bool(self.below) and not self.children
 
     def walk(self) -> "Iterator[Joint]":
         """Yield this node and all below it, parents first, siblings by number."""
@@ -81,7 +55,7 @@ class Joint:
         while left:
             node = left.pop()
             yield node
-            left += reversed(node.children)
+            left += reversed(node.children.values())
 
 
 def prune(root: Joint, crossed: bool) -> int:
@@ -92,7 +66,7 @@ def prune(root: Joint, crossed: bool) -> int:
     """
     before = sum(1 for _ in root.walk())
     for node in reversed(list(root.walk())):
-        came = [choice for choice, child in node.by_choice.items() if not child.lost]
+        came = [choice for choice, child in node.children.items() if not child.lost]
         kept = set(product_of(came, node.below) if crossed else came)
         node.below = {choice: child if choice in kept else None for choice, child in node.below.items()}
     return before - sum(1 for _ in root.walk())
@@ -109,30 +83,35 @@ def product_of(came: Iterable[Choice], tried: Iterable[Choice]) -> list[Choice]:
     return left
 
 
-def number_rows(root: Joint, crossed: bool) -> None:
-    """Number the turns of the tree as rows: in the order of their nodes' paths, then of the acts of a joint action.
-    Crossed, the rows of one node are consecutive, act by act."""
-    index = itertools.count()
+def episodes_of(root: Joint, crossed: bool) -> list[Episode]:
+    """The episodes of the paths to the leaves. Their turns are the rows, numbered in the order of their nodes' paths,
+    then of the acts of a joint action. Crossed, the rows of one node are consecutive, act by act."""
+    rows: dict[int, Turn] = {}  # id of a turn -> its row
     for node in root.walk():
-        if crossed:
-            for row in _shared(node):
-                row.index = next(index)
-        else:
-            for row in node.turns:
-                row.index = next(index)
+        rows |= _shared(node) if crossed else {id(turn): turn for turn in node.turns}
+    for index, row in enumerate({id(row): row for row in rows.values()}.values()):
+        row.index = index
+    return [_path_to(node, rows) for node in root.walk() if not node.below]
 
 
-def _shared(node: Joint) -> list[Turn]:
+def _path_to(leaf: Joint, rows: Mapping[int, Turn]) -> Episode:
+    episode = leaf.state.episode
+    assert episode is not None
+    episode.turns = [rows.get(id(turn), turn) for turn in leaf.state.turns]
+    if leaf.turns and rows[id(leaf.turns[-1])].node != leaf.name:  # crossed: the row belongs to other nodes too
+        episode.leaf = leaf.name
+    return episode
+
+
+def _shared(node: Joint) -> dict[int, Turn]:
     """The rows of the acts at a crossed node: one per action, with the sum of its joint actions' rewards."""
-    rows = []
-    for act in range(len(node.acts)):
-        holders: dict[int, list[Joint]] = {}
-        for choice, child in node.by_choice.items():
-            holders.setdefault(choice[act], []).append(child)
-        for _, held_by in sorted(holders.items()):
-            rows.append(_sum([child.turns[act] for child in held_by]))
-            for child in held_by:
-                child.turns[act] = rows[-1]
+    rows: dict[int, Turn] = {}
+    for act in range(len(node.state.acts)):
+        turns: dict[int, list[Turn]] = {}  # of each action
+        for choice, child in node.children.items():
+            turns.setdefault(choice[act], []).append(child.turns[act])
+        for _, same_action in sorted(turns.items()):
+            rows |= dict.fromkeys(map(id, same_action), _sum(same_action))
     return rows
 
 
@@ -144,15 +123,6 @@ def _sum(turns: list[Turn]) -> Turn:
     row.rewards = {name: sum(turn.rewards.get(name, 0.0) for turn in turns) for name in names}
     row.invalid = row.invalid if all(turn.invalid is not None for turn in turns) else None
     return row
-
-
-def path_to(leaf: Joint) -> Episode:
-    """The episode of the path to a leaf; its turns are the rows."""
-    assert leaf.episode is not None
-    leaf.episode.turns = leaf.to_here()
-    if leaf.turns and leaf.turns[-1].node != leaf.name:  # crossed: the row belongs to other nodes too
-        leaf.episode.leaf = leaf.name
-    return leaf.episode
 
 
 def failures_of(root: Joint) -> Iterator[Failure]:

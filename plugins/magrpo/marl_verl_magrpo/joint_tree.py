@@ -44,17 +44,16 @@ from marl_verl.algo.sampling import (
     ask,
     attempt,
     check_restarted,
-    others,
+    reached,
     root,
     scored,
     transition,
-    waiting_for,
 )
 from marl_verl.episode import Act, Action, Run, Turn
 from marl_verl.errors import MarlError
 from marl_verl.options import Count, Positive
 from marl_verl.tasks import TaskSet
-from marl_verl_magrpo.joint_node import Joint, failures_of, number_rows, path_to, prune
+from marl_verl_magrpo.joint_node import Joint, episodes_of, failures_of, prune
 
 Asked = asyncio.Task[Action | Failure]
 
@@ -120,26 +119,25 @@ class JointTree(Sampler):
 
     async def sample(self, context: SamplingContext) -> Sample:
         """Sample the tree of one task, all branches concurrently."""
-        top = await attempt(context, SESSION, _root(context))
-        if isinstance(top, Failure):
-            return Sample(failures=[top] * self.joint_actions)  # none of the first joint actions could be sampled
+        start = await attempt(context, SESSION, root(context, SESSION))
+        if isinstance(start, Failure):
+            return Sample(failures=[start] * self.joint_actions)  # none of the first joint actions could be sampled
+        top = Joint((), start)
         await self._spawn(context, top, 1, 0)
         failures = list(failures_of(top))  # each once, including those below removed nodes
         dropped = prune(top, self.crossed)
-        number_rows(top, self.crossed)
-        episodes = [path_to(node) for node in top.walk() if not node.below]
-        sample = Sample(episodes, failures, dropped=dropped)
+        sample = Sample(episodes_of(top, self.crossed), failures, dropped=dropped)
         sample.count_transitions()
         return sample
 
     async def _spawn(self, context: SamplingContext, node: Joint, width: int, used: int) -> None:
         """Sample the transition after a node, and all nodes below it. `width`, `used`: W_d and S_d of its path."""
-        if node.pending:
+        if node.state.pending:
             failed = await attempt(context, SESSION, _settle(context, node))
             if isinstance(failed, Failure):
                 node.below = {(0,): failed}  # it leads to nothing
                 return
-        n = len(node.acts)
+        acts, n = node.state.acts, len(node.state.acts)
         if n == 0:
             return
         most, power = self.max_nodes - used, n if self.crossed else 1
@@ -148,7 +146,7 @@ class JointTree(Sampler):
         width *= len(chosen)
         used += width
         async with asyncio.TaskGroup() as group:
-            asked = [[group.create_task(_action(context, node, act, own)) for own in range(k)] for act in node.acts]
+            asked = [[group.create_task(_action(context, node, act, own)) for own in range(k)] for act in acts]
             made = []
             for number, choice in enumerate(chosen):
                 actions = [asked[act][own] for act, own in enumerate(choice)]
@@ -156,10 +154,10 @@ class JointTree(Sampler):
         came = [task.result() for outcome in asked for task in outcome]
         node.failures = [outcome for outcome in came if isinstance(outcome, Failure)]
         node.below = {choice: task.result() for choice, task in zip(chosen, made, strict=True)}
-        rewards = [child.reward for child in node.children]
+        rewards = [child.turns[0].rewards["team"] for child in node.children.values()]
         if self.stop_above is not None and rewards and sum(rewards) / len(rewards) <= self.stop_above:
             async with asyncio.TaskGroup() as group:
-                for child in node.children:
+                for child in node.children.values():
                     group.create_task(self._spawn(context, child, width, used))
 
     async def _child(
@@ -177,11 +175,6 @@ class JointTree(Sampler):
         return made
 
 
-async def _root(context: SamplingContext) -> Joint:
-    start = await root(context, SESSION)
-    return Joint((), start.journal, start.acts, start.proposals, moved=[*start.turns], episode=start.episode)
-
-
 async def _action(context: SamplingContext, node: Joint, act: Act, number: int) -> Action | Failure:
     name = ".".join(map(str, (*node.path, number)))
     return await attempt(context, SESSION, ask(context, act, SESSION, name))
@@ -192,50 +185,48 @@ async def _restarted(
 ) -> Joint:
     """The node that a joint action leads to, with its turns rewarded. Failed, WorkflowError: it leads to nothing."""
     await asyncio.wait(asked)  # not each by itself: giving up would cancel actions that other joint actions hold
-    path = (*above.path, number)
-    name = ".".join(map(str, path))
-    journal, before = above.journal, above.to_here()
-    turns: list[Turn] = []
-    for act, task in zip(above.acts, asked, strict=True):
+    node, before = Joint((*above.path, number), above.state, above), above.state
+    journal = before.journal
+    for act, task in zip(before.acts, asked, strict=True):
         action = task.result()
         if isinstance(action, Failure):
             raise AttemptFailed(action.reason, action.detail)
         journal = journal.extended(act, action)
-        index = len(before) + len(turns)  # preliminary, for reward functions: `number_rows` sets the row's index
-        turns.append(context.turn(act, action, SESSION, index=index, node=name, parent=above.name))
+        index = len(before.turns) + len(node.turns)  # preliminary, for reward functions: not the row's index
+        node.turns.append(context.turn(act, action, SESSION, index=index, node=node.name, parent=above.name))
     async with context.start(SESSION, journal) as run:
         await run.run_until_blocked()
         check_restarted(context, run, journal)
-        node = Joint(path, run.journal, (), 0, turns=turns, above=above)
-        if not (scores_proposals and len(run.proposals) > above.proposals):  # a transition decides the reward
-            node.moved = await transition(context, run, SESSION, name, context.explored)
-        await _reward(context, node, run, scores_proposals)
+        turns = (*before.turns, *node.turns)
+        if not (scores_proposals and len(run.proposals) > before.proposals):  # a transition decides the reward
+            turns += tuple(await transition(context, run, SESSION, node.name, before.explored))
+        await _reward(context, node, run, turns, scores_proposals)
         return node
 
 
 async def _settle(context: SamplingContext, node: Joint) -> None:
     """Sample the transition after a node; the reward is that of what it has newly proposed, or ended with."""
-    async with context.start(SESSION, node.journal) as run:
-        node.moved += await transition(context, run, SESSION, node.name, context.explored)
-        if run.finished or len(run.proposals) > node.proposals:
-            await _reward(context, node, run, scores_proposals=True)
+    state = node.state
+    async with context.start(SESSION, state.journal) as run:
+        turns = (*state.turns, *await transition(context, run, SESSION, node.name, state.explored))
+        if run.finished or len(run.proposals) > state.proposals:
+            await _reward(context, node, run, turns, scores_proposals=True)
         else:
-            _advance(context, node, run)
+            node.state = await reached(context, run, SESSION, state.explored, turns, None)
 
 
-def _advance(context: SamplingContext, node: Joint, run: Run) -> None:
-    node.journal, node.acts, node.proposals = run.journal, waiting_for(run, context.explored), len(run.proposals)
-    node.pending = bool(others(run.waiting, context.explored))
-
-
-async def _reward(context: SamplingContext, node: Joint, run: Run, scores_proposals: bool) -> None:
-    assert node.above is not None
-    proposed = scores_proposals and len(run.proposals) > node.above.proposals
+async def _reward(
+    context: SamplingContext, node: Joint, run: Run, turns: tuple[Turn, ...], scores_proposals: bool
+) -> None:
+    """Set the state of a node, to which these turns lead, and the rewards of its joint action."""
+    above = node.above
+    assert above is not None
+    proposed = scores_proposals and len(run.proposals) > above.state.proposals
     answer = run.answer if run.finished else run.proposals[-1] if proposed else None
-    _advance(context, node, run)
-    node.episode = await scored(context, context.state(run, SESSION, node.to_here(), answer))
-    await scored(context, context.reward(node.turns, node.episode, run))
-    if run.finished and node.above.counted and not proposed and run.answer == run.proposals[-1]:
+    node.state = await reached(context, run, SESSION, above.state.explored, turns, answer)
+    assert node.state.episode is not None
+    await scored(context, context.reward(node.turns, node.state.episode, run))
+    if run.finished and above.counted and not proposed and run.answer == run.proposals[-1]:
         for turn in node.turns:
             turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
-    node.counted = node.above.counted or proposed
+    node.counted = above.counted or proposed
