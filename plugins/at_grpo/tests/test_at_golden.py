@@ -11,9 +11,10 @@ from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CODER, TESTER, CoderTester, written
 from marl_verl_code.sets import apps, livecodebench
 from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner, game, program
-from marl_verl_games.plan_path import PlanPath, cells
+from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import SokobanTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
+from marl_verl_tiny.grid import cells
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.algo.sampling import Independent

@@ -1,14 +1,13 @@
 """Plan-Path: reach the goal of a random board with walls. Board, game, and the task set for chat models."""
 
 import dataclasses
-import functools
 import random
 import re
-from collections import deque
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 from annotated_types import Interval
+from marl_verl_tiny.grid import cells, distances
 
 from marl_verl import Task
 from marl_verl.tasks import Split, distinct, held_out
@@ -52,7 +51,7 @@ class Board:
 
     def left(self, cell: str) -> int:
         """Length of a shortest walk to the goal; the number of cells if there is none."""
-        return _distances(self).get(cell, self.size**2)
+        return distances(self.size, self.walls, self.goal).get(cell, self.size**2)
 
     def drawn(self, cell: str) -> str:
         """The board as text, a line a row: `.` free, `#` wall, `G` goal, `@` the cell."""
@@ -62,29 +61,9 @@ class Board:
         return "\n".join("".join(marks.get(name, ".") for name in row) for row in rows)
 
 
-@functools.cache
-def cells(size: int) -> tuple[str, ...]:
-    """The names of all cells, row by row."""
-    return tuple(f"{chr(ord('a') + row)}{column + 1}" for row in range(size) for column in range(size))
-
-
 def place(cell: str) -> tuple[int, int]:
     """(row, column) of a cell, from 0."""
     return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
-
-
-@functools.lru_cache(maxsize=8192)
-def _distances(board: Board) -> dict[str, int]:
-    steps = {board.goal: 0}
-    queue = deque([board.goal])
-    while queue:
-        cell = queue.popleft()
-        for move in STEPS:
-            near = board.beside(cell, move)
-            if near is not None and near not in steps:
-                steps[near] = steps[cell] + 1
-                queue.append(near)
-    return steps
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from annotated_types import Interval
+from marl_verl_tiny.grid import cells
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
@@ -37,7 +38,7 @@ from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, executed, play
-from marl_verl_games.plan_path import WORDS, Board, PathGame, PlanPath, Size, cells, moves_in, place
+from marl_verl_games.plan_path import WORDS, Board, PathGame, PlanPath, Size, moves_in, place
 
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"

@@ -6,7 +6,7 @@ definitions here are ours, for n candidates with texts x_1 .. x_n:
     semantic      mean over pairs i < j of J(x_i, x_j),   J(x, y) = 1 - |S(x) & S(y)| / |S(x) | S(y)|
                   S(x): the words of x (runs of letters and digits, or one other sign; lower case) and all pairs of
                   adjacent words. J is the Jaccard distance of these shingles (Broder 1997), a metric.
-    algorithmic   k = number of equivalence classes of x_i ~ x_j, and the share k / n
+    algorithmic   k = number of equivalence classes of x_i ~ x_j
                   x ~ y: equal syntax trees without comments, docstrings, annotations and layout, after the names that
                   the program binds are numbered in order of first occurrence; for text that is not Python: equal words
                   in lower case
@@ -136,7 +136,6 @@ class Diversity(Metric):
 
     diversity/semantic          mean pairwise distance between their texts, 0 to 1
     diversity/algorithms        number of distinct algorithms
-    diversity/algorithms_share  the same divided by the number of candidates
     diversity/style             style diversity of the agents, 0 to 1
     """
 
@@ -147,11 +146,9 @@ class Diversity(Metric):
         by_agent: dict[str, Counter[str]] = {}
         for turn in sample.turns:
             by_agent.setdefault(turn.agent, Counter()).update(openings(turn.action.text))
-        count = algorithms(texts)
         values = {
             "diversity/semantic": semantic(texts),
-            "diversity/algorithms": float(count),
-            "diversity/algorithms_share": count / len(texts),
+            "diversity/algorithms": float(algorithms(texts)),
             "diversity/style": style([*by_agent.values()]),
         }
         return {name: value for name, value in values.items() if value is not None}
@@ -160,31 +157,21 @@ class Diversity(Metric):
 class Refinement(Metric):
     """Refinements of own and other agents' attempts in a task's tree, and their gain.
 
-    refinement/share      share of the nodes that refine another node
     refinement/cross      share of the refinements that refine another agent's attempt
-    refinement/depth      mean depth of a node, 1 for a first attempt
     refinement/gain_own   mean increase of component `team` when an agent refines its own attempt
     refinement/gain_cross the same when it refines another agent's attempt
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        turns = sample.turns
-        by_node = {turn.node: turn for turn in turns if turn.node is not None}
-        if not by_node:
+        by_node = {turn.node: turn for turn in sample.turns}
+        pairs = [(by_node[turn.parent], turn) for turn in sample.turns if turn.parent is not None]
+        if not pairs:
             return {}
-        depth = {node: _depth(turn, by_node) for node, turn in by_node.items()}
-        pairs = [(by_node[turn.parent], turn) for turn in turns if turn.parent is not None]
         own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
         cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
-        values = {"refinement/share": len(pairs) / len(turns), "refinement/depth": sum(depth.values()) / len(depth)}
-        if pairs:
-            values["refinement/cross"] = len(cross) / len(pairs)
         gains = {"refinement/gain_own": own, "refinement/gain_cross": cross}
-        return values | {name: sum(gain) / len(gain) for name, gain in gains.items() if gain}
-
-
-def _depth(turn: Turn, by_node: Mapping[str, Turn]) -> int:
-    return 1 if turn.parent is None else 1 + _depth(by_node[turn.parent], by_node)
+        means = {name: sum(gain) / len(gain) for name, gain in gains.items() if gain}
+        return {"refinement/cross": len(cross) / len(pairs), **means}
 
 
 def _gain(parent: Turn, child: Turn) -> float:

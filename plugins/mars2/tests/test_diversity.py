@@ -117,13 +117,11 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     by_node = {turn.node: turn for turn in found.turns}
     pairs = [(by_node[turn.parent], turn) for turn in found.turns if turn.parent is not None]
     cross = [(a, b) for a, b in pairs if a.agent != b.agent]
-    assert logged["refinement/share"] == len(pairs) / 24
     assert logged["refinement/cross"] == len(cross) / len(pairs)
     gains = [b.rewards["team"] - a.rewards["team"] for a, b in cross]
     assert max(gains) == 1  # a flipper that refines the shifter's attempt passes all tests
     assert logged["refinement/gain_cross"] == pytest.approx(sum(gains) / len(gains))
     assert logged["refinement/gain_own"] == 0
-    assert logged["refinement/depth"] > 1
     for turn in found.turns:  # agents are distinguished, whether or not they share a policy
         turn.policy = "shared"
     assert diversity.Refinement().of_sample(found) == logged
