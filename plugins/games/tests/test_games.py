@@ -34,13 +34,11 @@ def test_the_kit_accepts_the_task_sets(tasks: TaskSet) -> None:
 
 
 def solved(board: Sokoban) -> str:
-    """A shortest solution of a board."""
     moves = {board: ""}
     for game in (queue := [board]):
         if game.solved:
             return moves[game]
-        for move in "UDLR":
-            after = game.after(move)
+        for move, after in ((move, game.after(move)) for move in "UDLR"):
             if not isinstance(after, str) and after not in moves:
                 moves[after] = moves[game] + move
                 queue.append(after)
