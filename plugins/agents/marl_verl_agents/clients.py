@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from marl_verl.episode import Team
-from marl_verl.episode.effects import ContextLengthExceeded, Effects
+from marl_verl.episode.effects import ContextLengthExceeded
 from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.turn import Action
@@ -88,8 +88,7 @@ def transport(
     `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key."""
     if agent is not None:
         team[agent]  # raises for an unknown agent
-    assert team.loop is not None  # of a run
-    return TeamTransport(team.effects, team.agents, agent, slot, team.requests, team.loop, tuple(ignored))
+    return TeamTransport(team, agent, slot, ignored)
 
 
 class TeamTransport(contextlib.nullcontext[None]):
@@ -98,24 +97,16 @@ class TeamTransport(contextlib.nullcontext[None]):
     Args:
         agent: whose acts all requests are; None if `model` names the agent.
         slot: of the acts. None: the agent's unnamed one, and one for each of several parallel tasks (see `lanes`).
-        counts: (agent, slot) -> requests so far, shared by all transports of a run, so that ids are unique.
-        loop: that of the run.
         ignored: keys of requests, or parameters of acts, that are dropped.
     """
 
     def __init__(
-        self,
-        run: Effects,
-        agents: Sequence[str],
-        agent: str | None,
-        slot: str | None,
-        counts: dict[tuple[str, str | None], int],
-        loop: asyncio.AbstractEventLoop,
-        ignored: Sequence[str] = (),
+        self, team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
     ) -> None:
         super().__init__()
-        self._run, self._agents, self._agent, self._slot, self._counts = run, agents, agent, slot, counts
-        self._loop, self._ignored = loop, ignored
+        assert team.loop is not None  # of a run
+        self._team, self._agent, self._slot, self._ignored = team, agent, slot, ignored
+        self._run, self._loop = team.effects, team.loop
 
     async def aclose(self) -> None:
         """Nothing is open."""
@@ -159,7 +150,7 @@ class TeamTransport(contextlib.nullcontext[None]):
 
     async def _answer(self, method: str, path: str, body: bytes, slot: str | None) -> Content:
         if method == "GET" and path.endswith("/models"):
-            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._agents]
+            listed = [{"id": name, "object": "model", "created": 0, "owned_by": "team"} for name in self._team.agents]
             return {"object": "list", "data": listed}
         api = next((api for end, api in APIS.items() if method == "POST" and path.endswith(end)), None)
         if api is None:
@@ -167,12 +158,12 @@ class TeamTransport(contextlib.nullcontext[None]):
             raise RequestError(why, status=404, code="not_found")
         asked = self._read(api, body)
         agent = asked.model if self._agent is None else self._agent
-        if self._agent is None and agent not in self._agents:
-            why = f"the team has no agent '{agent}': {nearest(agent, self._agents)}"
+        if self._agent is None and agent not in self._team.agents:
+            why = f"the team has no agent '{agent}': {nearest(agent, self._team.agents)}"
             raise RequestError(why, "model", 404, "model_not_found")
         self._run.check_length(agent, asked.messages, asked.parameters)
-        number = self._counts.get((agent, slot), 0)
-        self._counts[agent, slot] = number + 1
+        number = self._team.requests.get((agent, slot), 0)
+        self._team.requests[agent, slot] = number + 1
         id = "-".join([agent, *([slot] if slot else []), str(number)])
         actions = await self._acts(agent, asked, slot)
         whole: dict[str, Any] = api.response(id, asked, actions)

@@ -28,7 +28,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from aiohttp import web
 
-from marl_verl.episode.effects import Effects
 from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.turn import Action
 from marl_verl.episode.workflow import Team, Workflow
@@ -91,7 +90,7 @@ class ExternalWorkflow(Workflow):
 
     async def _begin(self, task: Task, team: Team) -> Any:
         gateway = _gateways.setdefault(asyncio.get_running_loop(), Gateway())
-        async with gateway.episode(team.effects, team.agents, self.ignored) as endpoints:
+        async with gateway.episode(team, self.ignored) as endpoints:
             return await self.run(task, endpoints)
 
 
@@ -168,8 +167,8 @@ class EpisodeTransport(TeamTransport):
         unsent: (path, body) -> an answer that its client did not wait for.
     """
 
-    def __init__(self, run: Effects, agents: tuple[str, ...], agent: str, ignored: tuple[str, ...]) -> None:
-        super().__init__(run, agents, agent, None, {}, asyncio.get_running_loop(), ignored)
+    def __init__(self, team: Team, agent: str, ignored: Sequence[str]) -> None:
+        super().__init__(team, agent, ignored=ignored)
         self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
         self._conversations = 0
         self._actions: dict[tuple[str | None, bytes, str], Action] = {}
@@ -225,9 +224,7 @@ class Gateway:
         self._serving: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
-    async def episode(
-        self, run: Effects, agents: tuple[str, ...], ignored: tuple[str, ...]
-    ) -> AsyncIterator[Endpoints]:
+    async def episode(self, team: Team, ignored: Sequence[str]) -> AsyncIterator[Endpoints]:
         """URLs of an episode's agents, valid inside the block."""
         if self._serving is None or self._serving.done():
             loop = asyncio.get_running_loop()
@@ -235,10 +232,10 @@ class Gateway:
             # not in the context of the run that comes first, whose tasks have places
             self._serving = loop.create_task(self._serve(self._port), context=contextvars.Context())
         port, token = await asyncio.shield(self._port), secrets.token_urlsafe(24)
-        transports = {agent: EpisodeTransport(run, agents, agent, ignored) for agent in agents}
+        transports = {agent: EpisodeTransport(team, agent, ignored) for agent in team.agents}
         episode = self._episodes[token] = _Episode(transports, set())
         try:
-            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in agents})
+            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in transports})
         finally:
             del self._episodes[token]
             for act in episode.acts:

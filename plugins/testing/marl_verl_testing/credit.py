@@ -4,17 +4,16 @@ import asyncio
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, Independent
-from marl_verl.episode import Act, Episode, Turn, Workflow, WorkflowError
+from marl_verl.episode import Episode, Turn, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet
-from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, nothing_left, same, same_elsewhere, time_limit
-from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
+from marl_verl_testing.given import SECONDS, must, nothing_left, requests_fail, same, same_elsewhere, time_limit
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
 
 def check_credit(
@@ -51,7 +50,7 @@ def check_credit(
     """
 
     def credited(order: int | None = None) -> tuple[list[Episode], list[str]]:
-        context = ScriptedContext(workflow, task, policy, tasks, seed, shuffled(order), **options)
+        context = ScriptedContext(workflow, task, policy, tasks, seed, order=order, **options)
         return asyncio.run(_credited(credit, context, episodes))
 
     with time_limit("check_credit", seconds):
@@ -60,13 +59,8 @@ def check_credit(
             when = "the second time" if order is None else "with actions arriving in another order"
             same(lines, credited(order)[1], f"credit '{credit.name}', {when},")
         asyncio.run(_check_failing(credit, ScriptedContext(workflow, task, policy, tasks, seed, **options), episodes))
-        compute = partial(_lines, credit, episodes, options, workflow, task, policy, tasks, seed)
-        same_elsewhere(compute, lines, f"credit '{credit.name}'")
+        same_elsewhere(lambda: credited()[1], lines, f"credit '{credit.name}'")
     return first
-
-
-def _lines(credit: ReplayCredit, episodes: int, options: Mapping[str, Any], *scene: Any) -> list[str]:
-    return asyncio.run(_credited(credit, ScriptedContext(*scene, **options), episodes))[1]
 
 
 async def _sampled(context: ScriptedContext, episodes: int) -> list[Episode]:
@@ -110,21 +104,13 @@ async def _check_failing(credit: ReplayCredit, context: ScriptedContext, episode
     """If policy requests fail, `assign` raises for every episode that needs one."""
     for episode in await _sampled(context, episodes):
         asked = len(context.asked)
-        context.delay = _switched_off
-        try:
-            await credit.assign(context, episode)
-        except (AttemptFailed, WorkflowError):
-            continue
-        except Exception as error:
-            if not lets_out(error):
-                raise
-            message = f"a request failed, and credit '{credit.name}' raised {type(error).__name__}"
-            raise AssertionError(f"{message}: use `ask` for policy requests") from error
+        context.failing = lambda request: True
+        with requests_fail(f"credit '{credit.name}'"):
+            try:
+                await credit.assign(context, episode)
+            except (AttemptFailed, WorkflowError):
+                continue
         must(len(context.asked) == asked, f"credit '{credit.name}' assigns credit although its policy requests fail")
-
-
-def _switched_off(act: Act, session: int) -> int:
-    raise SwitchedOff("check_credit makes all policy requests fail")
 
 
 def _place(turn: Turn) -> str:

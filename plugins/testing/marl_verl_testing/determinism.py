@@ -3,14 +3,13 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from functools import partial
 
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
 from marl_verl.tasks import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
-from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, shuffled
+from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
 __tracebackhide__ = True
 """What hangs is not here, but in the part that is checked (`marl_verl.threads.current_line`)."""
@@ -41,7 +40,8 @@ def check_workflow(
     name = _name(workflow, task)
     with time_limit(f"check_workflow of {name}", seconds):
         first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
-        same_elsewhere(partial(_computed, workflow, task, policy, seed), _lines(first), name, ReplayMismatch)
+        context = ScriptedContext(workflow, task, policy, seed=seed)
+        same_elsewhere(lambda: _lines(asyncio.run(_run(context))), _lines(first), name, ReplayMismatch)
     never = [agent for agent in policy.agents if agent not in acted and agent not in may_not_act]
     advice = f"change the replies or the task, or pass may_not_act={never}"
     must(not never, f"{name} never lets {', '.join(never)} act: {advice}")
@@ -53,27 +53,26 @@ async def replayable(
 ) -> tuple[Run, set[str]]:
     """Check that a workflow is replayable; return (its first run, the agents that acted in any run)."""
     acted: set[str] = set()
+    name = _name(workflow, task)
 
-    async def check(label: str, journal: Journal | None = None, order: int | None = None) -> None:
-        context = ScriptedContext(workflow, task, policy, delay=shuffled(order))
-        again = await _run(context, seed, journal)
+    async def run(journal: Journal | None = None, order: int | None = None) -> Run:
+        context = ScriptedContext(workflow, task, policy, seed=seed, order=order)
+        started = await _run(context, journal)
         acted.update(act.role for _, act, _ in context.asked)
+        return started
+
+    def check(again: Run, label: str) -> None:
         same(_lines(first), _lines(again), f"{name}, {label},", ReplayMismatch)
 
-    name = _name(workflow, task)
-    context = ScriptedContext(workflow, task, policy)
-    first = await _run(context, seed)
-    acted.update(act.role for _, act, _ in context.asked)
+    first = await run()
     whole = first.journal
-    again = await replay(workflow, task, policy.agents, whole)
-    same(_lines(first), _lines(again), f"{name}, replayed,", ReplayMismatch)
-    await check("restarted from its journal", whole)
+    check(await replay(workflow, task, policy.agents, whole), "replayed")
     stored = decode_journal(json.loads(json.dumps(encode_journal(whole))))
-    await check("restarted from its journal as JSON", stored)
+    check(await run(stored), "restarted from its journal as JSON")
     for count in range(len(whole)):
-        await check(f"restarted from {count} records", whole.prefix(count))
+        check(await run(whole.prefix(count)), f"restarted from {count} records")
     for order in range(orders):
-        await check("with actions arriving in another order", order=order)
+        check(await run(order=order), "with actions arriving in another order")
     return first, acted
 
 
@@ -81,18 +80,10 @@ def _name(workflow: Workflow, task: Task) -> str:
     return f"workflow '{type(workflow).__name__}' on task '{task.id}'"
 
 
-async def _run(context: ScriptedContext, seed: int, journal: Journal | None = None) -> Run:
-    run = Run(
-        *(context.task_context.workflow, context.task, context.agents, journal, seed),
-        too_long=context.too_long,
-    )
-    async with run:
+async def _run(context: ScriptedContext, journal: Journal | None = None) -> Run:
+    async with context.start(0, journal) as run:
         await drive(run, lambda act: context.act(act, 0))
     return run
-
-
-def _computed(workflow: Workflow, task: Task, policy: ScriptedPolicy, seed: int) -> list[str]:
-    return _lines(asyncio.run(_run(ScriptedContext(workflow, task, policy), seed)))
 
 
 def _lines(run: Run) -> list[str]:

@@ -71,11 +71,22 @@ def same(first: Sequence[str], again: Sequence[str], label: str, error: type[Exc
     raise error(f"{label} differs: first {before}, now {now}")
 
 
-def lets_out(error: BaseException | None) -> bool:
-    """Whether an error is, contains, or was raised from a `SwitchedOff`."""
+@contextmanager
+def requests_fail(label: str) -> Iterator[None]:
+    """Raise AssertionError if the error of a failed request leaves the block, as it is or as the cause of another."""
+    try:
+        yield
+    except Exception as error:
+        if not _switched_off(error):
+            raise
+        message = f"a request failed, and {label} raised {type(error).__name__}"
+        raise AssertionError(f"{message}: use `ask` for policy requests, in an `attempt`") from error
+
+
+def _switched_off(error: BaseException | None) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(map(lets_out, error.exceptions))
-    return error is not None and (isinstance(error, SwitchedOff) or lets_out(error.__cause__))
+        return any(map(_switched_off, error.exceptions))
+    return error is not None and (isinstance(error, SwitchedOff) or _switched_off(error.__cause__))
 
 
 async def nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:

@@ -8,25 +8,20 @@ import asyncio
 import warnings
 from collections import Counter
 from dataclasses import replace
-from functools import partial
-from random import Random
 from typing import Any
 
-from marl_verl.algo.sampling import Candidate, Sample, Sampler
+from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.sampler import sample_lines
-from marl_verl.episode import Act, Action, ReplayMismatch, Workflow, WorkflowError
+from marl_verl.episode import ReplayMismatch, Workflow, WorkflowError
 from marl_verl.episode.turn import JOIN
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing.determinism import replayable
-from marl_verl_testing.given import SECONDS, SwitchedOff, lets_out, must, nothing_left, same, same_elsewhere, time_limit
+from marl_verl_testing.given import SECONDS, must, nothing_left, requests_fail, same, same_elsewhere, time_limit
 from marl_verl_testing.replayed import check_replayed, named
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
 UNBRANCHED = "exercised no branching: no two rows have the same parent. Use more candidates, or other scores"
-
-Request = tuple[int, tuple[str, str], Candidate, str]
-"""(session, act's key, candidate, agent that acts): these determine a request's seed."""
 
 
 def check_sampler(
@@ -69,8 +64,12 @@ def check_sampler(
     tree was checked.
     """
 
-    def watched(**disturbance: Any) -> _Watched:
-        return _Watched(workflow, task, policy, tasks, seed, **options, **disturbance)
+    def context_with(**disturbance: Any) -> ScriptedContext:
+        return ScriptedContext(workflow, task, policy, tasks, seed, **options, **disturbance)
+
+    def computed() -> list[str]:
+        context = context_with()
+        return _lines(asyncio.run(sampler.sample(context)), context)
 
     async def check() -> Sample:
         try:
@@ -79,7 +78,7 @@ def check_sampler(
             raise
         except WorkflowError:
             pass  # raised again when it is sampled
-        context = watched()
+        context = context_with()
         sample, requests = await _sampled(sampler, context), context.requests
         if not may_fail:
             if sample.failures:
@@ -89,48 +88,29 @@ def check_sampler(
         must(asked in (None, len(requests)), f"the sampler requested {len(requests)} actions, not {asked}")
         _check_rows(sample, context)
         await check_replayed(sample, context, sampler)
+        when = "with actions arriving in another order, the"
         for order in range(orders):
-            shuffled = watched(order=order)
+            shuffled = context_with(order=order)
             again = await _sampled(sampler, shuffled)
-            same(_lines(sample, context), _lines(again, context), "with actions arriving in another order, the sample")
-            unchanged = Counter(shuffled.requests) == Counter(requests)
-            must(unchanged, "with actions arriving in another order, the sampler requests other actions")
+            same(_lines(sample, context), _lines(again, context), f"{when} sample")
+            must(Counter(shuffled.requests) == Counter(requests), f"{when} sampler requests other actions")
         if requests:
-            await _check_failing(sampler, watched(broken=requests[len(requests) // 2]))
+            failing = context_with(failing=requests[len(requests) // 2].__eq__)
+            with requests_fail("`sample`"):
+                rest = await _sampled(sampler, failing)
+            failed = any(failure.reason == "policy-error" for failure in rest.failures)
+            must(failed, "a request failed, but the sample has no such failure: use `ask`, in an `attempt`")
+            _check_rows(rest, failing)
+            await check_replayed(rest, failing, sampler)
         return sample
 
-    compute = partial(_computed, sampler, workflow, task, policy, tasks, seed, options)
     with time_limit("check_sampler", seconds):
         sample = asyncio.run(check())
-        same_elsewhere(compute, compute(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
+        same_elsewhere(computed, computed(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
     nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
     if sampler.branches and not may_fail and len({parent for parent, _ in nodes}) == len(nodes):
         warnings.warn(f"check_sampler of {type(sampler).__name__} {UNBRANCHED}", MarlWarning, stacklevel=2)
     return sample
-
-
-class _Watched(ScriptedContext):
-    """A context that records requests, with another arrival `order`, and one request that fails (`broken`)."""
-
-    def __init__(self, *scene: Any, order: int | None = None, broken: Request | None = None, **options: Any) -> None:
-        super().__init__(*scene, **options)
-        self.order, self.broken = order, broken
-        self.requests: list[Request] = []
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        request = session, act.key, candidate, agent or act.agent
-        self.requests.append(request)
-        for _ in range(0 if self.order is None else Random(repr((self.order, request))).randrange(20)):
-            await asyncio.sleep(0)
-        if request == self.broken:
-            raise SwitchedOff("a request that check_sampler makes fail")
-        return await super().act(act, session, candidate, agent)
-
-
-def _computed(sampler: Sampler, *scene: Any) -> list[str]:
-    *parts, options = scene
-    context = ScriptedContext(*parts, **options)
-    return _lines(asyncio.run(sampler.sample(context)), context)
 
 
 def _lines(sample: Sample, context: ScriptedContext) -> list[str]:
@@ -141,7 +121,7 @@ def _lines(sample: Sample, context: ScriptedContext) -> list[str]:
     return [*rows, *lines, f"extra tokens {sorted(sample.extra_tokens.items())}"]
 
 
-async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
+async def _sampled(sampler: Sampler, context: ScriptedContext) -> Sample:
     """The sampler's result, asserting its type and that no task is left running."""
     before = asyncio.all_tasks()
     sample = await sampler.sample(context)
@@ -150,21 +130,7 @@ async def _sampled(sampler: Sampler, context: _Watched) -> Sample:
     return sample
 
 
-async def _check_failing(sampler: Sampler, broken: _Watched) -> None:
-    advice = "use `ask` for policy requests, in an `attempt`"
-    try:
-        sample = await _sampled(sampler, broken)
-    except Exception as error:
-        if not lets_out(error):
-            raise
-        raise AssertionError(f"a request failed, and `sample` raised {type(error).__name__}: {advice}") from error
-    failed = any(failure.reason == "policy-error" for failure in sample.failures)
-    must(failed, f"a request failed, but the sample has no such failure: {advice}")
-    _check_rows(sample, broken)
-    await check_replayed(sample, broken, sampler)
-
-
-def _check_rows(sample: Sample, context: _Watched) -> None:
+def _check_rows(sample: Sample, context: ScriptedContext) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
     turns = {id(turn): turn for path in sample.episodes for turn in (*path.turns, *path.off_path_turns)}.values()
     rows = [turn for turn in turns if not turn.transition]

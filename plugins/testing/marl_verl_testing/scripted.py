@@ -16,6 +16,10 @@ from marl_verl.errors import MarlError, check_known
 from marl_verl.models.chat import first_stop
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
+from marl_verl_testing.given import SwitchedOff
+
+Request = tuple[int, tuple[str, str], Candidate, str]
+"""(session, act's key, candidate, agent that acts): these determine a request's seed."""
 
 Text = str | Mapping[str, Any]
 """A text, or an assistant message: `{"content": "", "tool_calls": [{"name": "add", "arguments": {"a": 1}}]}`."""
@@ -97,6 +101,9 @@ class ScriptedContext(SamplingContext):
         tasks: scores the answers; without it every answer scores 1.
         seed: session g runs with seed + g.
         delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
+        order: delays every action by 0 to 40 iterations, enough to swap any two of a small workflow; each number in
+            another way.
+        failing: whether a request fails.
         rewards: agent -> its role reward.
         sides: agent -> its side, for a task set that scores sides.
         untrained: agents whose policies are not trained: their acts are parts of transitions in a tree.
@@ -104,6 +111,7 @@ class ScriptedContext(SamplingContext):
 
     Attributes:
         asked: (session, act, candidate) of every request, in order.
+        requests: the same, with the agents that act.
         given: the returned actions, in order.
 
     Raises:
@@ -118,6 +126,8 @@ class ScriptedContext(SamplingContext):
         tasks: TaskSet | None = None,
         seed: int = 0,
         delay: Callable[[Act, int], int] | None = None,
+        order: int | None = None,
+        failing: Callable[[Request], bool] | None = None,
         rewards: Mapping[str, RoleReward] | None = None,
         sides: Mapping[str, str] | None = None,
         untrained: Sequence[str] = (),
@@ -132,32 +142,32 @@ class ScriptedContext(SamplingContext):
         }
         options["explored"] = frozenset(agents) - frozenset(untrained)
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
-        self.policy, self._seed, self.delay = policy, seed, delay
+        self.policy, self._seed, self.delay, self.order, self.failing = policy, seed, delay, order, failing
         self.asked: list[tuple[int, Act, Candidate]] = []
+        self.requests: list[Request] = []
         self.given: list[Action] = []
 
     def seed(self, session: int) -> int:
         return self._seed + session
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        limit, length = (
-            self.policy.context.get(role_of(agent)),
-            sum(len(message_text(message)) for message in observation),
-        )
+        limit = self.policy.context.get(role_of(agent))
+        length = sum(len(message_text(message)) for message in observation)
         if limit is None or length <= limit:
             return None
         return f"an observation of {length} characters exceeds the limit of agent '{agent}', {limit}"
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """The scripted action, after its delay."""
+        request = session, act.key, candidate, agent or act.agent
         self.asked.append((session, act, candidate))
-        for _ in range(self.delay(act, session) if self.delay else 0):
+        self.requests.append(request)
+        delay = self.delay(act, session) if self.delay else 0
+        delay += 0 if self.order is None else random.Random(repr((self.order, request))).randrange(40)
+        for _ in range(delay):
             await asyncio.sleep(0)
+        if self.failing is not None and self.failing(request):
+            raise SwitchedOff("a request that the check makes fail")
         action = self.policy.act(act, session, candidate, agent)
         self.given.append(action)
         return action
-
-
-def shuffled(seed: int | None) -> Callable[[Act, int], int] | None:
-    """Delays of 0 to 40 loop iterations, enough to swap the arrival of any two acts of a small workflow."""
-    return None if seed is None else lambda act, _: random.Random(repr((seed, act.key))).randrange(40)

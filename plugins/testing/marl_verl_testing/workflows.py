@@ -7,11 +7,10 @@ exact and ties occur.
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 
 from marl_verl.algo.sampling import Candidate
@@ -20,7 +19,7 @@ from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing import ScriptedPolicy
 
 __all__ = ["Branch", "Call", "Hashed", "Joint", "Lanes", "Mark", "Programmed", "Solo", "workflows"]
-__all__ += ["AGENTS", "TASK", "acts_of", "cancelled_cleanly", "eighth", "measure", "number", "own_words", "talkers"]
+__all__ += ["AGENTS", "TASK", "acts_of", "eighth", "measure", "number", "own_words", "talkers"]
 
 AGENTS = ("planner", "solver", "critic")
 TASK = Task("q1", "question")
@@ -224,15 +223,3 @@ def workflows(
     if proposing:
         order = [marked for step in order for marked in (step, Mark("propose"))]
     return Programmed(tuple(order))
-
-
-async def cancelled_cleanly(sampling: Awaitable[Any]) -> None:
-    """Assert that cancelling `sampling`, which would not end otherwise, propagates and leaves no task running."""
-    task = asyncio.ensure_future(sampling)
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert len(asyncio.all_tasks()) == 1
