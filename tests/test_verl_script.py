@@ -285,7 +285,7 @@ def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     gpus(monkeypatch)
     assert main_ppo.main([*GRPO.split()[:-2], "--dry-run", *GRPO.split()[-2:]]) == 0
     printed = capsys.readouterr().out
-    assert "task    verl (39 training, 3 held-out), workflow single" in printed
+    assert "task    verl (39 train, 3 test), workflow single" in printed
     assert "dropped, it changes nothing of what is trained: " in printed
     assert main_ppo.main([*GRPO.split(), "data.val_files=train.jsonl", "--dry-run"]) == 2
     assert "39 tasks are in both splits" in capsys.readouterr().err

@@ -93,21 +93,15 @@ def adapter_parameters(tensors: Mapping[str, tuple[int, ...]], rank: int, target
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes of a model; `ends` are the parameters of embeddings and output layer, `keys` the width of the keys."""
+    """The sizes of a model; `ends` are the parameters of embeddings and output layer, `adapter` is 0 without one."""
 
     parameters: int
     adapter: int
     ends: int
     layers: int
     hidden: int
-    keys: int
     mlp: int
     vocabulary: int
-
-    @property
-    def trained(self) -> int:
-        """The parameters that are trained: those of the adapter if there is one."""
-        return self.adapter or self.parameters
 
 
 def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
@@ -121,26 +115,23 @@ def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
         mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"])
     except KeyError:
         return None
-    head = int(config.get("head_dim") or hidden // heads)
-    queries, keys = heads * head, int(config.get("num_key_value_heads") or heads) * head
+    ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
     if not tensors:
-        experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
-        width = mlp if experts else int(config.get("intermediate_size") or mlp)
-        layer = {"q": (queries, hidden), "k": (keys, hidden), "v": (keys, hidden), "o": (hidden, queries)}
-        for number in range(experts or 1):
-            inner = {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
-            layer |= {f"{number}.{name}": shape for name, shape in inner.items()}
-        ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
-        tensors = {f"{name}.weight": (vocabulary, hidden) for name in ends}
-        for number in range(layers):
-            tensors |= {f"{number}.{name}_proj.weight": shape for name, shape in layer.items()}
+        head = int(config.get("head_dim") or hidden // heads)
+        queries, keys = heads * head, int(config.get("num_key_value_heads") or heads) * head
+        experts = int(config.get("num_experts") or config.get("num_local_experts") or 1)
+        layer = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden)}
+        layer["o_proj"] = (hidden, queries)
+        for number in range(experts):
+            layer |= {f"{number}.{name}_proj": (mlp, hidden) for name in ("gate", "up", "down")}
+        tensors = {f"{number}.{name}.weight": shape for number in range(layers) for name, shape in layer.items()}
+        tensors |= {f"{name}.weight": (vocabulary, hidden) for name in ends}
     return Model(
         parameters=parameters(tensors),
         adapter=adapter_parameters(tensors, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
-        ends=parameters({name: size for name, size in tensors.items() if set(name.split(".")) & set(ENDS)}),
+        ends=len(ends) * vocabulary * hidden,
         layers=layers,
         hidden=hidden,
-        keys=keys,
         mlp=mlp * int(config.get("num_experts_per_tok") or 1),
         vocabulary=vocabulary,
     )

@@ -26,12 +26,10 @@ def describe(plan: "Plan") -> str:
     for agent in team.agents.values():
         past = team.past.get(agent.policy)
         actor = f"policy {agent.policy}" if past is None else past.described()
-        lines.append(f"  agent   {agent.name} acts with {actor}" + f", role reward {agent.reward}" * bool(agent.reward))
+        lines.append(f"  agent   {agent.name} acts with {actor}")
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     for name, critic in plan.resolved.critics.items():
-        sees = "the agent's observation" if critic.scope == "policy" else "the joint observation"
-        rate = f"lr {critic.critic.optim.lr:g}, colocated with policy {critic.policy}"
-        lines.append(f"  critic  {name}: reads {sees}; {rate}")
+        lines.append(f"  critic  {name}: colocated with policy {critic.policy}")
     if is_local(config):
         lines.append(f"  devices one process on {'one GPU' if gpu else f'{os.cpu_count()} cores'} ({BACKEND}=local)")
     for pool in [] if is_local(config) else pools_of(config, team):
@@ -39,18 +37,15 @@ def describe(plan: "Plan") -> str:
         lines.append(f"  devices {label}: {pool.nodes} x {pool.gpus} {unit} for {', '.join(pool.policies)}")
     algorithm = algorithm_of(team)
     samplers = samplers_of(algorithm, marl_section(config))
-    words = {"train": "training", "test": "held-out"}
-    counts = ", ".join(f"{len(tasks)} {words[split]}" for split, tasks in plan.tasks.items()) or "not loaded"
+    counts = ", ".join(f"{len(tasks)} {split}" for split, tasks in plan.tasks.items()) or "not loaded"
     task, options = team.task.name, team.task.options
     task = f"{options.get('task', 'files')}, scored by {options['function']}" if task == SCORED else task
-    greedy = config.actor_rollout_ref.rollout.val_kwargs.temperature
     lines += [
         f"  task    {task} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {algorithm.describe()}",
         f"  sample  {_sampling(*samplers['sampler'])}",
-        f"  test    once at temperature {greedy:g}, and by {_sampling(*samplers['validation'])}",
-        f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks, "
-        f"seed {config.marl.run.seed}, schedule {config.marl.schedule.mode}",
+        f"  test    each task once, and by {_sampling(*samplers['validation'])}",
+        f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks",
     ]
     lines += [f"  memory  {need}" for need in plan.needs]
     lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
@@ -75,18 +70,13 @@ def _policy(plan: "Plan", name: str) -> str:
     if policy.frozen:
         return f"{base}; frozen"
     section = plan.resolved.policies[name].actor_rollout_ref
-    actor = section.actor
+    actor, rank = section.actor, section.model.lora_rank
     loss, settings = loss_of(plan.team, name)
     if actor.policy_loss.loss_mode != settings.actor.get("policy_loss", {}).get("loss_mode"):
         loss = f"{actor.policy_loss.loss_mode} (policy_loss.loss_mode)"  # the policy's own, or of loss `verl`
-    trained = "all parameters trained"
-    if rank := section.model.lora_rank:
-        trained = f"LoRA rank {rank} on {section.model.target_modules} trained"
-    facts = [trained, loss, f"lr {actor.optim.lr:g}"]
+    facts = [f"LoRA rank {rank} trained" if rank else "all parameters trained", loss]
     if plan.config.marl.schedule.mode == "sync":
         facts.append(f"updates per batch: {updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)}")
-    if actor.use_kl_loss:
-        facts.append(f"KL {actor.kl_loss_coef:g} to the initial weights")
     if (reason := separate_reason(plan.config, actor)) is not None:
         facts.append(f"no shared prefixes ({reason})")
     return f"{base}; {', '.join(facts)}"

@@ -1,22 +1,20 @@
 """Estimate of the memory that a run needs on a GPU or in one process, from its config and its models' configs.
 
-A rank is one of the n GPUs that share a policy. P are its model's parameters, D the trained ones
-(all, or those of the adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes an activation
-(`mixed_precision.param_dtype`), T tokens of a micro-batch, L layers, h hidden size, k width of the keys, m of the
-MLP, V vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank:
+A rank is one of the n GPUs that share a policy. P are its model's parameters, D the trained ones (all, or those of the
+adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes an activation (`mixed_precision.param_dtype`), T
+tokens of a micro-batch, L layers, h hidden size, m that of the MLP, V vocabulary, c = 1 with gradient checkpointing,
+else L. Bytes on each rank:
 
-    weights      w P / n
-    gradients    w D / n
-    optimiser    2 w D / n                            Adam's moments
-    gathered     a (2 (P - ends) / L + ends)          FSDP's copies of two layers, embeddings and output layer;
-                 a P                                  of all parameters, without `reshard_after_forward`
-    activations  a T (L h + c (8 h + 2 k + 4 m))      the MLP of a mixture of experts: of the experts used by a token
-    mask         3 T^2                                packed rows without flash-attn
-    logits       T V (8.5 if a = 2, 16 if a = 4)      and 12 T V for an entropy with gradient; 0 with fused kernels
+    weights, gradients, optimiser   w P / n, w D / n, 2 w D / n      ZeRO, arXiv 1910.02054, section 3; Adam's moments
+    gathered layers                 a (2 (P - ends) / L + ends)      FSDP, arXiv 2304.11277, section 3: two layers and
+                                                                     ends; a P without `reshard_after_forward`
+    activations                     a T (L h + c (8 h + 4 m))        a checkpoint of each layer (arXiv 1604.06174), and
+                                                                     what autograd saves in a layer of Llama
+    logits                          T V (8.5 if a = 2, 16 if a = 4)  and 12 T V for an entropy with gradient; 0 with
+                                                                     fused kernels. Measured with verl's functions
 
-Policies are updated one after another, so that of `DURING` only the most counts. The bytes of a logit were measured
-with verl's functions. Servers sleep meanwhile, or have their `gpu_memory_utilization`. The estimate leaves out what it
-does not know, and is rather too small. No weights are loaded.
+Policies are updated one after another, so that only the largest update counts. Servers sleep meanwhile, or have their
+`gpu_memory_utilization`. What is not known is left out: the estimate is rather too small. No weights are loaded.
 """
 
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ from dataclasses import dataclass
 import psutil
 from omegaconf import DictConfig
 
-from marl_verl.config.hardware import on_gpu
+from marl_verl.config.hardware import on_gpu, ray_address
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
@@ -38,8 +36,8 @@ GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
 PROCESS = 0.8 * GIB  # of a run in one process, without its models
 CONTEXT = 1.0 * GIB  # of each process on a GPU: CUDA, NCCL, graphs
-DURING = ("gradients", "gathered layers", "activations", "mask", "logits")
-TIGHT = 0.9
+STATE = ("weights", "optimiser")  # in memory also while other policies are updated
+LARGEST = 3  # parts in a message
 REMEDY = (
     "use more GPUs, lower actor.ppo_max_token_len_per_gpu, or set model.lora_rank or actor.fsdp_config.model_dtype=bf16"
 )
@@ -59,16 +57,14 @@ class Need:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        parts = sorted(self.parts.items(), key=lambda part: -part[1])[:5]
-        fit = "; does not fit" if self.total > self.room else "; may not fit"
-        fit = fit if self.total > TIGHT * self.room else ""
-        shown = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size > 0.02 * self.total)
-        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({shown}){fit}"
+        largest = sorted(self.parts.items(), key=lambda part: -part[1])[:LARGEST]
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
+        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({parts}, ...)"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
         if self.real and self.total > self.room:
-            raise MarlError(f"memory of {self}: {REMEDY}")
+            raise MarlError(f"memory of {self}; does not fit: {REMEDY}")
 
 
 def training(
@@ -79,20 +75,16 @@ def training(
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
     width = 4 if mixed in ("fp32", "float32") else 2
     layers = 1 if part.model.enable_gradient_checkpointing else model.layers
-    inner = 8 * model.hidden + 2 * model.keys + 4 * model.mlp
-    state = 0 if fsdp.offload_policy else kept / ranks
+    state, trained = (0 if fsdp.offload_policy else kept / ranks), model.adapter or model.parameters
     need = {
         "weights": state * model.parameters,
-        "gradients": state * model.trained,
-        "optimiser": 2 * state * model.trained,
-        "activations": width * tokens * (model.layers * model.hidden + layers * inner),
+        "gradients": state * trained,
+        "optimiser": 2 * state * trained,
+        "activations": width * tokens * (model.layers * model.hidden + layers * (8 * model.hidden + 4 * model.mlp)),
     }
-    if not fsdp.reshard_after_forward and width < kept:
-        need["gathered layers"] = width * model.parameters
-    elif gpu:
-        need["gathered layers"] = width * (2 * (model.parameters - model.ends) / model.layers + model.ends)
-    if gpu and part.model.use_remove_padding and part.model.override_config.get("attn_implementation") == "sdpa":
-        need["mask"] = 3 * tokens**2
+    if gpu:
+        gathered = 2 * (model.parameters - model.ends) / model.layers + model.ends
+        need["gathered layers"] = width * (gathered if fsdp.reshard_after_forward else model.parameters)
     actor = part.get("actor")
     if actor is not None and not part.model.use_fused_kernels:  # a critic has one value a token
         entropy = 12 if (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing else 0
@@ -104,15 +96,15 @@ def estimate(
     resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int]
 ) -> list[Need]:
     """The needs of a run with the policy's `rows` of a batch; models whose config cannot be read are left out."""
-    local, gpu, size = is_local(resolved), on_gpu(resolved), gpu_bytes()
+    local, gpu, memory = is_local(resolved), on_gpu(resolved), gpu_bytes()
     if not gpu and not local:
         return []
     parts = {name: section.actor_rollout_ref for name, section in resolved.policies.items()}
     models = {name: sizes(part.model, made.get(name)) for name, part in parts.items()}
     known = {name: model for name, model in models.items() if model is not None}
-    here = not gpu or (size is not None and resolved.ray_kwargs.ray_init.get("address") in (None, "local"))
-    room, needs = (size or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
-    for pool in [Pool("the run", 1, 1, tuple(known), True)] if local else pools_of(resolved, team):
+    here = not gpu or (memory is not None and ray_address(resolved) is None)
+    room, needs = (memory or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
+    for pool in [Pool("the run", 1, 1, tuple(known), False)] if local else pools_of(resolved, team):
         need: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
         updates: list[dict[str, float]] = [{}]  # the needs of one learner's update
         for name in [name for name in pool.policies if name in known and (local or team.alike(name)[0] == name)]:
@@ -131,8 +123,8 @@ def estimate(
                 sized = sizes(critic.model) or model
                 learners[f"{name}'s critic"] = training(sized, critic, critic.fsdp, pool.size, 0, gpu)
             for learner, labels in learners.items():
-                updates.append({f"{label} of {learner}": labels[label] for label in DURING[local:] if label in labels})
-                need |= {f"{label} of {learner}": size for label, size in labels.items() if label not in DURING[local:]}
+                need |= {f"{label} of {learner}": labels.pop(label) for label in STATE}
+                updates.append({f"{label} of {learner}": size for label, size in labels.items()})
         need |= sorted(updates, key=lambda update: sum(update.values()))[-1]
         device = "the GPU" if gpu else "this process"
         needs.append(Need(device if local else f"each GPU of {pool.name}", need, room, here))
