@@ -37,10 +37,8 @@ class Credit(Part):
     kind: ClassVar[str] = "credit"
     columns: ClassVar[tuple[ColumnFunction, ...]] = ()  # functions of the columns that it reads
     repeated: ClassVar[bool] = False  # every turn of an agent has its whole credit: sums over turns would repeat it
-
-    def incompatibility(self, branches: bool) -> str | None:
-        """Why the credit is incompatible with sessions (`branches` false) or trees; None if it is compatible."""
-        return None
+    no_tree: ClassVar[str | None] = None  # why rows must not be of trees; None: they may be
+    needs_tree: ClassVar[str | None] = None  # why rows must be of trees; None: sessions will do
 
     def consumed(self) -> tuple[str, ...]:
         """Components that the credit replaces; they are excluded from the sum of all components."""
@@ -105,10 +103,8 @@ class C3(TableCredit):
 
     name: ClassVar[str] = "c3"
     one_side: ClassVar[str | None] = "it gives a turn the team rewards of the turns after it, of all agents"
+    needs_tree: ClassVar[str | None] = "it compares siblings in a tree, and these turns have no siblings"
     of: str = "team"
-
-    def incompatibility(self, branches: bool) -> str | None:
-        return None if branches else "it compares siblings in a tree, and these turns have no siblings"
 
     def consumed(self) -> tuple[str, ...]:
         return (self.of,)
@@ -143,6 +139,7 @@ class StepGroups(TableCredit):
 
     name: ClassVar[str] = "step-groups"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
+    no_tree: ClassVar[str | None] = "it sums the turns of a session, and turns of a tree have siblings"
     step: str = "step"
     gamma: Share = 0.95
     group: Group = TASK
@@ -150,9 +147,6 @@ class StepGroups(TableCredit):
     std: Scale = Unbiased()
     eps: Small = 1e-6
     singleton: Literal["zero", "raw"] = "zero"
-
-    def incompatibility(self, branches: bool) -> str | None:
-        return "it sums the turns of a session, and turns of a tree have siblings" if branches else None
 
     def consumed(self) -> tuple[str, ...]:
         return (self.step,)
@@ -185,9 +179,7 @@ class Efficiency(TableCredit):
 
     component: ClassVar[str] = "efficiency"
     repeated: ClassVar[bool] = True
-
-    def incompatibility(self, branches: bool) -> str | None:
-        return "it compares whole episodes, and turns of a tree are of several" if branches else None
+    no_tree: ClassVar[str | None] = "it compares whole episodes, and turns of a tree are of several"
 
     def compute(self, table: RowTable) -> FloatArray:
         episode = combine([table.uid.codes, table.session], len(table))

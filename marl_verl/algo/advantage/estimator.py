@@ -111,6 +111,7 @@ class Estimator(Part):
     """Base of advantage estimators; `returns` computes the return R from rewards."""
 
     kind: ClassVar[str] = "advantage"
+    no_tree: ClassVar[str | None] = None  # why rows must not be of trees; None: they may be
     returns: Returns = Immediate()
 
     def consumed(self) -> tuple[str, ...]:
@@ -127,7 +128,7 @@ class Estimator(Part):
 
     def incompatibility(self, rows: Rows) -> str | None:
         """Why the estimator is incompatible with such rows; None if it is compatible."""
-        return None
+        return self.no_tree if rows.tree else None
 
     @property
     def remembers(self) -> bool:

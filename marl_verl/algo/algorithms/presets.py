@@ -157,6 +157,7 @@ class Decoupled(Estimator):
     """
 
     name: ClassVar[str] = "decoupled"
+    no_tree: ClassVar[str | None] = "its components are those of whole episodes, and a tree is a single session"
     keys: tuple[str, ...] = ("team",)
     key_weights: tuple[float, ...] | None = None
     group: Group = TASK
@@ -172,9 +173,6 @@ class Decoupled(Estimator):
 
     def consumed(self) -> tuple[str, ...]:
         return self.score_parts()
-
-    def incompatibility(self, rows: Rows) -> str | None:
-        return "its components are those of whole episodes, and a tree is a single session" if rows.tree else None
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         group, total, stages = group_ids(table, self.group), np.zeros(len(table)), []
@@ -228,6 +226,7 @@ class GroupInGroup(Estimator):
 
     name: ClassVar[str] = "group-in-group"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
+    no_tree: ClassVar[str | None] = "it compares sessions, and a tree is a single session"
     group: Group = TASK
     group_by_agent: bool = False
     mode: Mode = "mean_norm"
@@ -238,9 +237,6 @@ class GroupInGroup(Estimator):
     eps: Small = 1e-6
     episode_singleton: Literal["zero", "raw"] = "raw"
     step_singleton: Literal["zero", "raw"] = "zero"
-
-    def incompatibility(self, rows: Rows) -> str | None:
-        return "it compares sessions, and a tree is a single session" if rows.tree else None
 
     def consumed(self) -> tuple[str, ...]:
         return (self.step,)

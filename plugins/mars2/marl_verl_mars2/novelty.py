@@ -41,10 +41,8 @@ class Novelty(TableCredit):
 
     component: ClassVar[str] = "novelty"
     repeated: ClassVar[bool] = True
+    no_tree: ClassVar[str | None] = "it compares whole episodes, and turns of a tree are of several"
     columns = (answer_sketch,)
-
-    def incompatibility(self, branches: bool) -> str | None:
-        return "it compares whole episodes, and turns of a tree are of several" if branches else None
 
     def compute(self, table: RowTable) -> FloatArray:
         episode = combine([table.uid.codes, table.session], len(table))
