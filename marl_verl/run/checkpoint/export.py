@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.config.stored import check_run, read_config, team_of
-from marl_verl.errors import MarlError, check_known, user_error
+from marl_verl.errors import MarlError, check, check_known, user_error
 from marl_verl.files import read_json, write_json
 from marl_verl.run.checkpoint import folders
 
@@ -93,10 +94,11 @@ def export(source: Source, output: Path, merge: bool = False) -> str:
     return kind
 
 
-def check_output(output: Path) -> None:
-    """Raise MarlError unless the output is an empty folder or does not exist."""
+@check
+def check_output(output: Path) -> Iterator[str]:
+    """MarlError unless the output is an empty folder or does not exist."""
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise MarlError(f"'{output}' exists, and is not an empty folder. Choose another --output.")
+        yield f"'{output}' exists, and is not an empty folder. Choose another --output."
 
 
 def _model(source: Source, folder: Path) -> None:
