@@ -10,10 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (21_690, 18_000),
+    "lines of the core": (21_570, 18_000),
     "raises per 1,000 lines of the core": (10.2, 12),
     "lines of distributions": (17_470, 17_000),
-    "lines of tests": (32_680, 32_000),
+    "lines of tests": (32_630, 32_000),
     "exported names": (108, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
