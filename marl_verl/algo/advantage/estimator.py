@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -21,7 +21,7 @@ from marl_verl.algo.advantage.columns import (
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import TASK, Group, RowTable, group_ids, sample_ids
-from marl_verl.errors import check
+from marl_verl.errors import MarlError
 from marl_verl.options import Part, Positive, Small
 
 Memory = Mapping[str, float]
@@ -226,10 +226,9 @@ class Advantage(GroupEstimator):
     singleton: Literal["zero", "raw", "batch"] = "zero"
     session_weight: Literal["tokens", "rows"] | None = None
 
-    @check
-    def __post_init__(self) -> Iterator[str]:
+    def __post_init__(self) -> None:
         if self.sample != "row" and not {*(self.scale_group or ())} <= {*self.group, "uid", "session"}:
-            yield f"'scale_group' with sample '{self.sample}' can only have columns of 'group'"
+            raise MarlError(f"'scale_group' with sample '{self.sample}' can only have columns of 'group'")
 
     def wants_critic(self) -> Scope | None:
         return self.returns.wants_critic()

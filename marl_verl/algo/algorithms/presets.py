@@ -4,7 +4,7 @@ References take plain rows (`RowTable.from_rows`) and return advantages: the equ
 compares them with the composed algorithms on random rows.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.advantage.rows import BATCH, TASK, Group, RowTable, group_ids, sample_ids
 from marl_verl.algo.algorithms.algorithm import Algorithm
 from marl_verl.algo.credit import TAKEN, Mode, same_observation, step_returns
-from marl_verl.errors import check
+from marl_verl.errors import MarlError
 from marl_verl.options import Share, Small
 
 PlainRows = Sequence[Mapping[str, Any]]
@@ -164,10 +164,9 @@ class Decoupled(Estimator):
     norm_by_std: bool = True
     eps: Small = 1e-6
 
-    @check
-    def __post_init__(self) -> Iterator[str]:
+    def __post_init__(self) -> None:
         if not self.keys or (self.key_weights is not None and len(self.key_weights) != len(self.keys)):
-            yield f"'keys' {self.keys} need a number each in 'key_weights', got {self.key_weights}"
+            raise MarlError(f"'keys' {self.keys} need a number each in 'key_weights', got {self.key_weights}")
 
     def score_parts(self) -> tuple[str, ...]:
         return tuple(key for key in self.keys if key not in TAKEN)
