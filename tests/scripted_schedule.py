@@ -90,7 +90,7 @@ class SamplingWorkers:
         with self._lock:
             self.out.remove(task["uid"])
             self.sampled += keys
-            self._done.append(done(task["uid"], keys, tags, self.error))
+            self._done.append(done(task["uid"], tags, self.error))
             if not self._future.done():
                 self._future.set_result(None)
 
@@ -130,10 +130,10 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
     }
 
 
-def done(uid: str, keys: list[str], tags: list[Any], error: str | None = None) -> Any:
+def done(uid: str, tags: list[Any], error: str | None = None) -> Any:
     report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
-    keys, tags = ([], []) if error else (keys, tags)
-    return Done([report], Rows(keys[::-1], tags[::-1]), decode(list[TableRow], tags, "rows"))
+    rows = [] if error else [{**tag, "tag": tag} for tag in tags]
+    return Done([report], decode(list[TableRow], rows, "rows"))
 
 
 class Policies:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.sampling import Independent
 from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows, Runtime
-from marl_verl.backend.rollout.rows import JointObservations, joint_observations, turn_rows
+from marl_verl.backend.rollout.rows import JointObservations, joint_observations, row_fields, row_tag
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Workflow
@@ -58,13 +58,13 @@ def letters(messages: list[dict[str, str]]) -> list[int]:
 
 def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     sample = episodes()
-    rows = turn_rows(sample.turns, 1, ["a"])
-    JointObservations(letters, ("a", "b"), 40).add(rows, sample.episodes)
-    assert len(rows) == 8
-    observed = [None if row.fields is None else bytes(row.fields["critic_ids"].tolist()).decode() for row in rows]
+    fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy == "a"}
+    tags = {turn.row: row_tag(turn, 1) for turn in sample.turns}
+    JointObservations(letters, ("a", "b"), 40).add(fields, tags, sample.episodes)
+    observed = [bytes(fields[key]["critic_ids"].tolist()).decode() if key in fields else None for key in tags]
     long = "a: user: four\nassistant: x\nb: three\nnow: a"
     assert observed == [None, "a: two y\nb: three\nnow: a", None, long[-40:]] * 2
-    assert [row.tag.get("critic_cut") for row in rows] == [None, False, None, True] * 2
+    assert [tag.get("critic_cut") for tag in tags.values()] == [None, False, None, True] * 2
 
 
 # Which critics a run has

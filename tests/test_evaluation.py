@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
-from marl_verl.backend.protocol import Done, Report, Rows, TurnCount
+from marl_verl.backend.protocol import Done, Report, TurnCount
 from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation.request import Assignment, Request
-from marl_verl.evaluation.run import agent_metrics, counts, interval, pass_at_k, sampled_scores
+from marl_verl.evaluation.request import Assignment, Pairing, Request
+from marl_verl.evaluation.run import agent_metrics, interval, pass_at_k, sampled_scores, totals
 from marl_verl.tasks.base import wilson
 
 
@@ -76,7 +76,8 @@ def test_what_each_agent_did_is_counted() -> None:
         Report("u1", "t", successes=[False], rewards=rewards[1:], turns=[TurnCount("a", 2, 0.0, False, False)]),
     ]
     reports[1].failures = [Failure(1, "timeout", "")]
-    assert counts(reports) == {"failed": 1, "failed_reasons": {"timeout": 1}, "tokens": 20}
+    counted = {"attempts": 0, "failed": 1, "failed_reasons": {"timeout": 1}, "tokens": 20}
+    assert totals(reports, 10) == {**counted, "tokens_per_second": 2.0, "answer_seconds": None}
     # rewards: mean over an episode's turns, then over episodes, as a validation has them
     assert agent_metrics(reports, "a") == {
         "rewards": {"role": 0.25, "team": 0.5},
@@ -116,7 +117,7 @@ class _Trainer:
         assert (step, validate) == (4, True)
         self.asked.append((tasks[0]["sampled"], len(tasks)))
         reports = [self.report(int(row["task"]), row["sampled"], row["keep"]) for row in tasks]
-        return [Done(reports, Rows([], []), [])]
+        return [Done(reports, [])]
 
     def report(self, task: int, sampled: bool, keep: bool) -> Report:
         failed = [Failure(1, "timeout", "too slow")] if task == 1 else []
@@ -134,7 +135,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     trainer, events = _Trainer(), []
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
     assignments = {"a": Assignment("p", "trained", "p", 4)}
-    request = Request(step=4, assignments=assignments, policies={}, episodes=2, ks=(1, 2), at_once=2)
+    request = Request(4, (Pairing(assignments),), episodes=2, ks=(1, 2), at_once=2)
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert trainer.asked == [(False, 2), (False, 1), (True, 1), (True, 1), (True, 1)]
     assert (result["success"], result["score"], result["eval_tasks"]) == (2 / 3, 2 / 3, 3)

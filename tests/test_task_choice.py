@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.protocol import Done, Report, Rows, TaskRow
+from marl_verl.backend.protocol import Done, Report, TaskRow
 from marl_verl.config.schema import Filter, filter_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
@@ -100,8 +100,7 @@ class Trainer:
             if number not in self.failing:
                 rows += [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
         reports = [Report("", str(number), successes=[True] * (number not in self.failing)) for number in numbers]
-        keys = [f"{row['uid']}_{row['session']}_0" for row in rows]
-        return [Done(reports, Rows(keys[::-1], rows[::-1]), decode(list[TableRow], rows[::-1], "rows"))]
+        return [Done(reports, decode(list[TableRow], [{**row, "tag": row} for row in rows[::-1]], "rows"))]
 
     def keep(self, reports: list[Report]) -> None: ...
 

@@ -100,14 +100,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Done:
-    """Finished tasks: their reports and rows. A validation has no rows.
-
-    The tensors of rows of trained policies are in the store. `records` has the rows of the row table.
-    """
+    """Finished tasks: their reports and rows. A validation has no rows. The tensors of rows of trained policies are in
+    the store."""
 
     reports: list[Report]
-    rows: Rows
-    records: list[TableRow]
+    rows: list[TableRow]
 
 
 class RowStore(Protocol):

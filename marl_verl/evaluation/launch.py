@@ -218,29 +218,43 @@ def _free(plan: EvaluationPlan) -> Path:
     swaps = [f"swap-{first}-{second}" for first, second in plan.settings["swap"]]
     untrained = [f"untrained-{agent}" for agent in plan.settings["untrained"]]
     changed = "_".join([f"step_{plan.request.step}", *swaps, *untrained])
-    base = f"{changed}_edit" if plan.request.rows else "cross-play" if plan.request.pairings else changed
+    base = f"{changed}_edit" if plan.request.rows else "cross-play" if plan.request.compares else changed
     numbered = itertools.chain([base], (f"{base}_{number}" for number in itertools.count(2)))
     return next(path for name in numbered if not (path := evaluations / f"{name}.json").exists())
 
 
 def _heading(plan: EvaluationPlan) -> str:
-    request = plan.request
-    if request.pairings and not request.rows:
-        return str(league().heading(plan.run, request, len(plan.tasks)))
+    request, tasks = plan.request, f"{len(plan.tasks)} held-out tasks"
+    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
+    if request.compares and not request.rows:
+        pairs = zip(*((pairing.row, pairing.column) for pairing in request.pairings), strict=True)
+        rows, columns = (", ".join(dict.fromkeys(players)) for players in pairs)
+        test = f"  test    {tasks}, {sampled}, of each pair, seed {request.seed}"
+        return "\n".join([f"cross-play of run {plan.run}", f"  pairs   {rows} with {columns}", test])
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")
-    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     if not request.rows:
-        lines.append(f"  test    {len(plan.tasks)} held-out tasks, greedily, and {sampled}, seed {request.seed}")
+        lines.append(f"  test    {tasks}, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
 
 
 def results(document: dict[str, Any], display: Display) -> None:
-    """Print the scores of team, sides and agents, and totals; of a cross-play its matrix and ratings."""
+    """Print the scores of team, sides and agents, of a cross-play its matrix and ratings; and totals."""
     if "pairings" in document:
         league().matrix(document, display)
-        return
+    else:
+        _print_scores(document, display)
+    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
+    display.print(
+        f"{document['failed']} of {document['attempts']} attempts failed{failed}; "
+        f"{document['tokens']:,} tokens ({document['tokens_per_second'] or 0:,.0f} tokens/s, "
+        f"{document['answer_seconds'] or 0:.2f} s an answer), {document['seconds']:.0f} s in total"
+    )
+
+
+def _print_scores(document: dict[str, Any], display: Display) -> None:
+    """Print the scores of the team, of sides and of agents."""
     display.console.print(_scores(document))
     for name in ("sides", "sides_sampled"):
         for side, scores in document.get(name, {}).items():
@@ -252,12 +266,6 @@ def results(document: dict[str, Any], display: Display) -> None:
         measures |= {name: numbers[name] for name in OF_AGENTS}
         known = (f"{name} {value:.3g}" for name, value in measures.items() if value is not None)
         display.print(f"agent {agent}, greedy: {', '.join(known)}")
-    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
-    display.print(
-        f"{document['failed']} of {document['attempts']} attempts failed{failed}; "
-        f"{document['tokens']:,} tokens ({document['tokens_per_second'] or 0:,.0f} tokens/s, "
-        f"{document['answer_seconds'] or 0:.2f} s an answer), {document['seconds']:.0f} s in total"
-    )
 
 
 def _scores(document: dict[str, Any]) -> Table:

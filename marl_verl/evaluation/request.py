@@ -108,12 +108,12 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two players of a cross-play, such as "player@20": the row plays the first side, the column the second one. Of an
-    edit, the column is the arm. `policies`: agent -> its policy in the evaluation."""
+    """Agent -> its policy; and of a cross-play the two players, such as "player@20": the row plays the first side, the
+    column the second one. Of an edit, the column is the arm."""
 
-    row: str
-    column: str
-    policies: dict[str, str]
+    assignments: dict[str, Assignment]
+    row: str = ""
+    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,28 +122,39 @@ class Request:
 
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
-        assignments: agent -> its policy, in a cross-play that of the first pairing.
-        policies: name in the evaluation -> policy, of all pairings.
+        pairings: those of a cross-play, a partner or an edit; one without names for an evaluation of one team.
         episodes: sampled episodes per task; 0 for the greedy pass only.
         at_once: maximum number of episodes in flight.
         seed: seed of the bootstrap intervals.
         exports: policy -> the source of a model to export to `models/` first.
         sides: of a cross-play: those of its rows and of its columns.
-        pairings: of a cross-play, a partner or an edit; none for an evaluation of one team.
         rows: of the continuations of an edited act, which are played in place of the held-out tasks.
     """
 
     step: int
-    assignments: dict[str, Assignment]
-    policies: dict[str, Assignment]
+    pairings: tuple[Pairing, ...]
     episodes: int = 0
     ks: tuple[int, ...] = ()
     at_once: int = 1
     seed: int = 0
     exports: dict[str, Source] = field(default_factory=dict)
     sides: tuple[str, ...] = ()
-    pairings: tuple[Pairing, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def assignments(self) -> dict[str, Assignment]:
+        """Agent -> its policy, in a cross-play that of the first pairing."""
+        return self.pairings[0].assignments
+
+    @property
+    def policies(self) -> dict[str, Assignment]:
+        """Name in the evaluation -> policy, of all pairings."""
+        return {used.policy: used for pairing in self.pairings for used in pairing.assignments.values()}
+
+    @property
+    def compares(self) -> bool:
+        """Whether the result compares pairings, in place of the scores of one team."""
+        return self.pairings[0].column != ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / REQUEST, dataclasses.asdict(self), default=str)  # a path becomes a string
@@ -156,7 +167,7 @@ class Request:
 def requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, Request]:
     """(the task of an edited episode, the request): who acts with which policy."""
     counts: dict[str, Any] = {"episodes": options.sampled, "ks": options.ks, "at_once": options.at_once}
-    task, step = None, options.step
+    task, step, arms = None, options.step, [""]
     if options.cross_play:
         partner = options.cross_play if isinstance(options.cross_play, str) else None
         cross_play = league("unknown option '--cross-play'")
@@ -166,11 +177,11 @@ def requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | Non
         league("unknown option '--edit'")
         task, at, rows = edited_rows(run, *options.edit, sampled=options.sampled > 1)
         step = at if step is None and at in (0, *load_run(run).checkpoints) else step
-        counts |= {"rows": rows, "pairings": tuple(Pairing("", row["uid"], {}) for row in rows)}
+        counts, arms = counts | {"rows": rows}, [row["uid"] for row in rows]
     step = chosen_step(run, step)
     snapshots = newest_snapshots(run, team, step)
     assignments = assign(team, step, options.swap, options.untrained, snapshots)
-    return task, Request(step, assignments, acting(assignments), **counts)
+    return task, Request(step, tuple(Pairing(assignments, column=arm) for arm in arms), **counts)
 
 
 def assign(
@@ -208,11 +219,6 @@ def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newes
     while name in team.policies:
         name += "-1"
     return Assignment(source, "untrained", name)
-
-
-def acting(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
-    """Name in the evaluation -> policy in use, in the order of the agents."""
-    return {assignment.policy: assignment for assignment in assignments.values()}
 
 
 def chosen_step(run: Path, step: int | None) -> int:

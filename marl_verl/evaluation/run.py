@@ -12,7 +12,7 @@ bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the
 import itertools
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
-from marl_verl.trainer.metrics import by_set, means, play
+from marl_verl.trainer.metrics import averages, by_set, means, play
 
 if TYPE_CHECKING:
     from marl_verl.backend.protocol import Report
@@ -48,7 +48,7 @@ def evaluate(folder: Path) -> None:
         trainer.step = request.step
         for name, state in trainer.states.items() if request.step else ():
             state.load(folders.intact(folders.choose(folder.parents[1], request.step), f"{name}/") / name)
-        write_json(folder / RESULT, (play_pairings if request.pairings else play_all)(trainer, request))
+        write_json(folder / RESULT, (play_pairings if request.compares else play_all)(trainer, request))
     emit("evaluated")
 
 
@@ -60,10 +60,8 @@ def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
     seconds, reports = time.monotonic() - start, greedy + sampled
     trainer.records.episodes(request.step, [line for report in reports for line in report.lines])
     trainer.records.check_failures(reports)
-    counted = counts(reports)
     again = by_set(sampled)
     sets = {name: _scores(of_set, again.get(name, []), request) for name, of_set in by_set(greedy).items()}
-    answers = [answer for report in reports for answer in report.answer_seconds]
     return {
         "step": request.step,
         **_scores(greedy, sampled, request),
@@ -72,10 +70,7 @@ def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
             agent: {"policy": used.source, "weights": used.describe(), **agent_metrics(greedy, agent)}
             for agent, used in request.assignments.items()
         },
-        "attempts": sum(report.attempts for report in reports),
-        **counted,
-        "tokens_per_second": counted["tokens"] / seconds if seconds else None,
-        "answer_seconds": sum(answers) / len(answers) if answers else None,
+        **totals(reports, seconds),
     }
 
 
@@ -85,6 +80,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
 
     Pairings of sides are independent samples, with seeds of their own; those of a partner and of an edit have the same.
     """
+    start = time.monotonic()
     all_reports: list[list[Report]] = []
     if request.rows:
         done = trainer.rollouts.sample(request.rows, request.step, validate=True)
@@ -93,7 +89,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
         trainer.records.episodes(request.step, [line for (report,) in all_reports for line in report.lines])
         trainer.records.check_failures([report for (report,) in all_reports])
     for number, pairing in enumerate(request.pairings if not request.rows else ()):
-        trainer.rollouts.assign(pairing.policies)
+        trainer.rollouts.assign({agent: used.policy for agent, used in pairing.assignments.items()})
         all_reports.append(played(trainer, request, sampled=True, pairing=number))
         trainer.records.check_failures(all_reports[-1])
     return {
@@ -102,7 +98,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
         "eval_tasks": len(trainer.data.held_out),
         "episodes": max(1, request.episodes),
         **league().result(request, all_reports),
-        **counts([report for reports in all_reports for report in reports]),
+        **totals([report for reports in all_reports for report in reports], time.monotonic() - start),
     }
 
 
@@ -113,7 +109,7 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
     at_once = max(1, request.at_once // (int(marl.validation.options.episodes) if sampled else 1))
     step = pairing if pairing is not None and request.sides else trainer.step  # in the seeds
     batches = play(held_out, trainer.rollouts, step, sampled, keep=stored, at_once=at_once)
-    before, tasks = (pairing or 0) * len(held_out), max(1, len(request.pairings)) * len(held_out)
+    before, tasks = (pairing or 0) * len(held_out), len(request.pairings) * len(held_out)
     reports: list[Report] = []
     for batch in itertools.chain([[]], batches):
         reports += batch
@@ -183,13 +179,10 @@ def agent_metrics(reports: "Sequence[Report]", agent: str) -> dict[str, Any]:
     episode."""
     turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
     episodes = sum(len(report.successes) for report in reports)
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for episode in (episode for report in reports for episode in report.rewards):
-        for component, value in episode.get(agent, {}).items():
-            rewards[component].append(value)
+    rewards = averages(episode.get(agent, {}) for report in reports for episode in report.rewards)
     fields = {"response_length": "tokens", "read_length": "read", "invalid": "invalid", "cut_off": "cut_off"}
     return {
-        "rewards": {component: float(np.mean(values)) for component, values in sorted(rewards.items())},
+        "rewards": dict(sorted(rewards.items())),
         **{name: _mean([getattr(turn, field) for turn in turns]) for name, field in fields.items()},
         "turns": len(turns) / episodes if episodes else None,
         "tokens": sum(turn.tokens for turn in turns),
@@ -200,13 +193,18 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def counts(reports: "Sequence[Report]") -> dict[str, Any]:
-    """Failed attempts, by reason, and the tokens sampled in all episodes; those of failed attempts are unknown."""
+def totals(reports: "Sequence[Report]", seconds: float) -> dict[str, Any]:
+    """Attempts, the failed ones by reason, and the tokens sampled in all episodes; those of failed ones are unknown.
+    `seconds`: the duration of all."""
     failures = Counter(failure.reason for report in reports for failure in report.failures)
+    tokens = sum(turn.tokens for report in reports for turn in report.turns)
     return {
+        "attempts": sum(report.attempts for report in reports),
         "failed": failures.total(),
         "failed_reasons": dict(sorted(failures.items())),
-        "tokens": sum(turn.tokens for report in reports for turn in report.turns),
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "answer_seconds": _mean([answer for report in reports for answer in report.answer_seconds]),
     }
 
 

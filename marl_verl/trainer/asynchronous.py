@@ -307,7 +307,7 @@ class Asynchronous:
 
     def _buffer(self, done: Done) -> None:
         """Compute the advantages of a finished task, and add each row to the buffer of its policy."""
-        if not done.records:  # every attempt failed
+        if not done.rows:  # every attempt failed
             return
         batch, table = in_key_order([done], self.trainer.declared)
         result = self.trainer.algorithm.compute(table)

@@ -145,11 +145,9 @@ class StatefulRollouts:
 def in_key_order(done: Sequence[Done], declared: Collection[str]) -> tuple[Rows, RowTable]:
     """The rows of finished tasks, and their table, both in key order. MarlError without rows. `declared`: the reward
     components that the run sets (`Algorithm.components`)."""
-    records = [record for share in done for record in share.records]
-    if not records:
+    rows = [row for share in done for row in share.rows]
+    if not rows:
         raise MarlError("every attempt of the step failed: there are no rows to learn from")
-    records.sort(key=lambda record: (record.uid, record.session, record.index))
-    table = RowTable.of_records(records, declared)
-    tags = {key: tag for share in done for key, tag in zip(share.rows.keys, share.rows.tags, strict=True)}
-    keys = table.keys()
-    return Rows(keys, [tags[key] for key in keys]), table
+    rows.sort(key=lambda row: (row.uid, row.session, row.index))
+    table = RowTable.of_records(rows, declared)
+    return Rows(table.keys(), [row.tag for row in rows]), table

@@ -228,7 +228,7 @@ class Synchronous:
 
     def _useful_tasks(self, done: Sequence[Done]) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
-        if not any(share.records for share in done):
+        if not any(share.rows for share in done):
             return 0
         trainer = self.trainer
         table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done, trainer.declared)[1]), keep=False)

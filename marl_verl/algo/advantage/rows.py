@@ -54,7 +54,8 @@ Group = Annotated[tuple[str, ...], Names(GROUPS)]
 
 
 class TableRow(msgspec.Struct, gc=False):
-    """A row of a table, as rollout workers send it, and as JSON documents have it: the columns of `RowTable`."""
+    """A row of a table, as rollout workers send it, and as JSON documents have it: the columns of `RowTable`; and the
+    `tag`, what an update reads of a row without its tensors."""
 
     uid: str
     session: Count
@@ -73,9 +74,10 @@ class TableRow(msgspec.Struct, gc=False):
     invalid: bool = False
     untrained: bool = False
     columns: dict[str, float | list[float] | None] | None = None
+    tag: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, turn: Turn, trained: Container[str] | None = None) -> "TableRow":
+    def of(cls, turn: Turn, trained: Container[str] | None = None, tag: dict[str, Any] | None = None) -> "TableRow":
         """The row of a sampled turn. `trained`: the policies that are trained; None: all."""
         differs = {} if turn.differs_at is None else {DIFFERS_AT: turn.differs_at}
         return cls(
@@ -83,6 +85,7 @@ class TableRow(msgspec.Struct, gc=False):
             invalid=turn.invalid is not None,
             untrained=trained is not None and turn.policy not in trained,
             columns={**turn.columns, **differs},
+            tag=tag or {},
         )
 
 

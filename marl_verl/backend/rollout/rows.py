@@ -1,7 +1,7 @@
-"""A turn as a row of the store: sampled token ids as tensors; policy, lengths and version in the tag.
+"""What the store and an update have of a turn: sampled token ids as tensors; policy, lengths and version in the tag.
 
-Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint has a tag only; it is in
-metrics and credits, and in no group. Agents, positions and rewards reach the trainer as a `RowTable`.
+Only rows of trained policies have tensors. The row of a frozen policy or an external endpoint is in metrics and
+credits, and in no group.
 
 For a critic of the team, a row also has the joint observation of its turn: every agent's latest observation, in the
 order of the team, and the acting agent (MAPPO, arXiv 2103.01955). In a joint move, it includes those of all agents.
@@ -11,8 +11,8 @@ order of the team, and the acting agent (MAPPO, arXiv 2103.01955). In a joint mo
     now: holder
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -25,14 +25,6 @@ MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_m
 UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")  # fields that a worker needs for an update
 JOINT = "critic_ids"  # the joint observation, as token ids
 CUT = "critic_cut"  # in a row's tag: whether the joint observation was truncated
-
-
-class Row(NamedTuple):
-    """The entry of one turn; `fields` is None for a policy that does not learn."""
-
-    key: str
-    fields: dict[str, torch.Tensor] | None
-    tag: dict[str, Any]
 
 
 def row_tag(turn: Turn, step: int) -> dict[str, Any]:
@@ -67,11 +59,6 @@ def row_fields(turn: Turn) -> dict[str, torch.Tensor]:
     }
 
 
-def turn_rows(turns: Sequence[Turn], step: int, learning: Collection[str]) -> list[Row]:
-    """The rows of a task's turns, in order; only rows of policies in `learning` have tensors."""
-    return [Row(turn.row, row_fields(turn) if turn.policy in learning else None, row_tag(turn, step)) for turn in turns]
-
-
 class JointObservations:
     """Adds joint observations to rows, as the last `limit` token ids of `encode(messages)`; `agents` are the team's."""
 
@@ -88,16 +75,17 @@ class JointObservations:
                 return cls(chat.encode, agents, int(critic["max_prompt_length"]))
         return None
 
-    def add(self, rows: Sequence[Row], episodes: Sequence[Episode]) -> None:
-        """Add field `critic_ids` to rows of trained policies, and `critic_cut` to their tags."""
+    def add(
+        self, fields: Mapping[str, dict[str, Any]], tags: Mapping[str, dict[str, Any]], episodes: Sequence[Episode]
+    ) -> None:
+        """Add field `critic_ids` to rows of trained policies, and `critic_cut` to their tags, by the rows' keys."""
         texts = dict[str, str]()
         for episode in episodes:
             texts |= joint_observations(episode, self._agents)
-        for row in rows:
-            if row.fields is not None:
-                ids = self._encode([{"role": "user", "content": texts[row.key]}])
-                row.tag[CUT] = len(ids) > self._limit
-                row.fields[JOINT] = torch.tensor(ids[-self._limit :], dtype=torch.int64)
+        for key, tensors in fields.items():
+            ids = self._encode([{"role": "user", "content": texts[key]}])
+            tags[key][CUT] = len(ids) > self._limit
+            tensors[JOINT] = torch.tensor(ids[-self._limit :], dtype=torch.int64)
 
 
 def joint_observations(episode: Episode, agents: Sequence[str]) -> dict[str, str]:

@@ -15,10 +15,10 @@ from marl_verl.algo.credit import with_credit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.algo.sampling.sampler import add_columns, sample_lines
-from marl_verl.backend.protocol import Done, Report, Rows, RowStore, TaskRow, TurnCount
+from marl_verl.backend.protocol import Done, Report, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
 from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
-from marl_verl.backend.rollout.rows import JointObservations, Row, turn_rows
+from marl_verl.backend.rollout.rows import JointObservations, row_fields, row_tag
 from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
 from marl_verl.config.stored import is_local, marl_section, team_of
 from marl_verl.episode import Episode, Journal
@@ -37,11 +37,11 @@ LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
 
 class Sampled(NamedTuple):
-    """A task's report and its rows, none of a validation: for the store, and of the row table."""
+    """A task's report and its rows, none of a validation; and the tensors of those of trained policies, by key."""
 
     report: Report
-    rows: Sequence[Row] = ()
-    records: Sequence[TableRow] = ()
+    rows: Sequence[TableRow] = ()
+    fields: Mapping[str, dict[str, Any]] = {}
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
@@ -128,12 +128,10 @@ class RolloutWorker:
 
     def done(self, tasks: Sequence[Sampled]) -> Done:
         """Write the tensors of the rows of finished tasks."""
-        rows = [row for task in tasks for row in task.rows]
-        if learnt := {row.key: row.fields for row in rows if row.fields is not None}:
+        if learnt := {key: fields for task in tasks for key, fields in task.fields.items()}:
             names = next(iter(learnt.values()))
             self.store.put(list(learnt), {name: [fields[name] for fields in learnt.values()] for name in names})
-        written = Rows([row.key for row in rows], [row.tag for row in rows])
-        return Done([task.report for task in tasks], written, [record for task in tasks for record in task.records])
+        return Done([task.report for task in tasks], [row for task in tasks for row in task.rows])
 
     async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Sampled:
         task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
@@ -162,10 +160,11 @@ class RolloutWorker:
             return Sampled(report)
         for metric in self.algorithm.metrics:
             report.metrics.update(metric.of_sample(sample))
-        rows = turn_rows(sample.turns, step, self.parts.trained)
+        trained, tags = self.parts.trained, {turn.row: row_tag(turn, step) for turn in sample.turns}
+        fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy in trained}
         if self.joint is not None:
-            self.joint.add(rows, sample.episodes)
-        return Sampled(report, rows, [TableRow.of(turn, self.parts.trained) for turn in sample.turns])
+            self.joint.add(fields, tags, sample.episodes)
+        return Sampled(report, [TableRow.of(turn, trained, tags[turn.row]) for turn in sample.turns], fields)
 
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens

@@ -1,5 +1,5 @@
-"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers, `heading` and
-`matrix` print it.
+"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers, and
+`matrix` prints them.
 
 `marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
 
@@ -65,10 +65,7 @@ def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> 
         pairings = _pairings_of_sides(team, sides, by_step)
     else:
         pairings = _pairings_of_partner(partner, by_step)
-    known = {assignment.policy: assignment for assignments in by_step.values() for assignment in assignments.values()}
-    policies = {name: known[name] for pairing in pairings for name in pairing.policies.values()}
-    first = {agent: policies[policy] for agent, policy in pairings[0].policies.items()}
-    return Request(max(steps), first, policies, sides=sides, pairings=pairings)
+    return Request(max(steps), pairings, sides=sides)
 
 
 def _named(team: TeamConfig, assignments: dict[str, Assignment], step: int) -> dict[str, Assignment]:
@@ -95,21 +92,23 @@ def _pairings_of_sides(
             step = f"does not know at which step the trained agent '{agent.name}' acts"
             raise MarlError(f"--cross-play {step}. Give it a side.")
     rows, columns = (_players(team, side, by_step) for side in sides)
-    neutral = {agent.name: agent.policy for agent in members if agent.side is None}
+    neutral = next(iter(by_step.values()))  # for agents without a side, whose policies are not trained
     return tuple(
-        Pairing(row, column, {name: {**neutral, **first, **second}[name] for name in team.agents})
+        Pairing({**neutral, **first, **second}, row, column)
         for row, first in rows.items()
         for column, second in columns.items()
     )
 
 
-def _players(team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> dict[str, dict[str, str]]:
-    """Player of a side, such as "player@20" -> agent of the side -> policy."""
+def _players(
+    team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Assignment]]
+) -> dict[str, dict[str, Assignment]]:
+    """Player of a side, such as "player@20" -> agent of the side -> its policy."""
     agents = [agent for agent in team.agents.values() if agent.side == side]
     policy = team.policies[agents[0].policy]
     return {
         f"{policy.name}@{step}" if policy.trained else policy.name: {
-            agent.name: assignments[agent.name].policy for agent in agents
+            agent.name: assignments[agent.name] for agent in agents
         }
         for step, assignments in by_step.items()
     }
@@ -118,13 +117,12 @@ def _players(team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Ass
 def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> tuple[Pairing, ...]:
     last = by_step[max(by_step)]
     check_known("agent", partner, last)
-    policies = {step: assignments[partner].policy for step, assignments in by_step.items()}
+    policies = {step: assignments[partner] for step, assignments in by_step.items()}
     if len(set(policies.values())) == 1 or len(last) == 1:
         why = "its policy is not trained" if len(last) > 1 else "the team has no other agent"
         raise MarlError(f"--partner {partner} has no effect on others: {why}")
-    team = {agent: assignment.policy for agent, assignment in last.items()}
     label = f"team@{max(by_step)}"
-    return tuple(Pairing(label, f"{partner}@{step}", team | {partner: used}) for step, used in policies.items())
+    return tuple(Pairing({**last, partner: used}, label, f"{partner}@{step}") for step, used in policies.items())
 
 
 def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
@@ -205,20 +203,6 @@ def _by_task(tasks: Sequence[Sequence[Rewards]], partner: str) -> dict[str, dict
     }
 
 
-def heading(run: Path, request: Request, tasks: int) -> str:
-    """What a cross-play of `tasks` tasks will play."""
-    lines = [f"cross-play of run {run}"]
-    if not request.sides:
-        partners = ", ".join(pairing.column for pairing in request.pairings)
-        lines.append(f"  partner {request.pairings[0].row} acts beside each of {partners}, with the same seeds")
-    rows, columns = (dict.fromkeys(names) for names in zip(*((p.row, p.column) for p in request.pairings), strict=True))
-    for side, players in zip(request.sides, (rows, columns), strict=False):  # none with a partner
-        lines.append(f"  side    {side}: {', '.join(players)}")
-    games = f"{tasks * request.episodes} ({tasks} held-out tasks, {request.episodes} sampled episodes each)"
-    lines.append(f"  games   {games} of each of {len(request.pairings)} pairs, seed {request.seed}")
-    return "\n".join(lines)
-
-
 def matrix(document: Mapping[str, Any], display: Display) -> None:
     """Print the numbers of a cross-play."""
     if document["sides"]:
@@ -230,10 +214,6 @@ def matrix(document: Mapping[str, Any], display: Display) -> None:
         *_, last = document["pairings"]
         title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
         _differences(document["pairings"], title, "beside ", display)
-    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
-    games = len(document["pairings"]) * document["eval_tasks"] * document["episodes"]
-    total = f"{document['tokens']:,} tokens, {document['seconds']:.0f} s in total"
-    display.print(f"{document['failed']} of {games} games failed{failed}; {total}")
 
 
 def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:

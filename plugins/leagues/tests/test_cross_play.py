@@ -15,7 +15,7 @@ from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from marl_verl.backend.protocol import Done, Report, Rows
+from marl_verl.backend.protocol import Done, Report
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation.request import Assignment, Pairing, Request
@@ -31,13 +31,21 @@ def _team(agents: Mapping[str, tuple[str, str | None]], frozen: tuple[str, ...] 
     return read_team({"agents": named, "policies": policies, **parts}, evaluation=True)
 
 
+def _names(pairing: Pairing) -> dict[str, str]:
+    return {agent: used.policy for agent, used in pairing.assignments.items()}
+
+
+def _pairing(row: str, column: str, **policies: str) -> Pairing:
+    return Pairing({agent: Assignment(name, "trained", name) for agent, name in policies.items()}, row, column)
+
+
 SELF = {"one": ("player", "red"), "two": ("player", "blue")}
 
 
 def test_every_step_plays_every_step_on_both_sides() -> None:
     crossed = pair(_team(SELF), (0, 20))
     assert crossed.sides == ("red", "blue")
-    assert [(each.row, each.column, each.policies) for each in crossed.pairings] == [
+    assert [(pairing.row, pairing.column, _names(pairing)) for pairing in crossed.pairings] == [
         (f"player@{row}", f"player@{column}", {"one": f"player-step-{row}", "two": f"player-step-{column}"})
         for row in (0, 20)
         for column in (0, 20)
@@ -46,7 +54,6 @@ def test_every_step_plays_every_step_on_both_sides() -> None:
         "player-step-0": Assignment("player", "untrained", "player-step-0"),
         "player-step-20": Assignment("player", "trained", "player-step-20", 20),
     }
-    assert {agent: used.policy for agent, used in crossed.assignments.items()} == crossed.pairings[0].policies
 
 
 @pytest.mark.parametrize(
@@ -72,7 +79,7 @@ GAMES = [[{"red": 2.0, "blue": -2.0}, {"red": 0.0, "blue": 0.0}], [{"red": -1.0,
 
 def test_the_numbers_of_a_pairing_are_those_of_its_games() -> None:
     """Two tasks with means 1 and -1: standard deviation sqrt(2), standard error 1. The third task's games failed."""
-    found = pairing_result(Pairing("a", "b", {}), ("red", "blue"), GAMES)
+    found = pairing_result(_pairing("a", "b"), ("red", "blue"), GAMES)
     assert (found["games"], found["wins"], found["draws"], found["losses"]) == (3, 1, 1, 1)
     assert found["outcome"] == {"red": 0, "blue": 0}
     assert found["outcome_interval"]["red"] == pytest.approx((-1.96, 1.96))
@@ -102,15 +109,15 @@ class _Trainer:
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
         rewards = [{"one": {"team": outcome["red"]}}]
-        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], Rows([], []), [])]
+        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], [])]
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, events = _Trainer(), []
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append((values["done"], values["tasks"])))
     steps = (0, 20)
-    pairings = tuple(Pairing(f"p@{i}", f"p@{j}", {"one": f"s{i}", "two": f"s{j}"}) for i in steps for j in steps)
-    request = Request(20, {}, {}, 1, (1,), 256, sides=("red", "blue"), pairings=pairings)
+    pairings = tuple(_pairing(f"p@{i}", f"p@{j}", one=f"s{i}", two=f"s{j}") for i in steps for j in steps)
+    request = Request(20, pairings, 1, (1,), 256, sides=("red", "blue"))
     result = evaluate.play_pairings(trainer, request)  # type: ignore[arg-type]
     assert trainer.seeds == [0, 1, 2, 3]
     assert trainer.checked == 8
@@ -120,8 +127,8 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     assert result["elo"]["p@20"]["rating"] > 100
     assert result["elo_first_side"]["rating"] == pytest.approx(0, abs=1e-6)
     text = io.StringIO()
-    matrix({**result, "settings": {}, "seconds": 3}, Display(Console(file=text, width=120)))
-    for part in ("red \\ blue", "-20.000", "p@20", "side red is worth", "0 of 8 games failed; 0 tokens, 3 s in total"):
+    matrix({**result, "settings": {}}, Display(Console(file=text, width=120)))
+    for part in ("red \\ blue", "-20.000", "p@20", "side red is worth"):
         assert part in text.getvalue()
 
 
@@ -131,7 +138,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
 def test_beside_a_partner_of_each_step_the_rest_of_the_team_is_that_of_the_last() -> None:
     paired = pair(_team({"left": ("p", None), "right": ("q", None), "also": ("q", None)}), (5, 20), "right")
     assert [(p.row, p.column) for p in paired.pairings] == [("team@20", "right@5"), ("team@20", "right@20")]
-    assert [pairing.policies for pairing in paired.pairings] == [
+    assert [_names(pairing) for pairing in paired.pairings] == [
         {"left": "p-step-20", "right": f"q-step-{step}", "also": "q-step-20"} for step in (5, 20)
     ]
     assert set(paired.policies) == {"p-step-20", "q-step-20", "q-step-5"}
@@ -142,7 +149,7 @@ def test_beside_a_partner_of_each_step_the_rest_of_the_team_is_that_of_the_last(
 @given(st.lists(st.tuples(*[st.lists(st.integers(-5, 5), max_size=3)] * 2), min_size=1, max_size=5))
 def test_a_difference_is_the_mean_over_tasks_of_differences_of_means(tasks: list[tuple[list[int], list[int]]]) -> None:
     rewards = [[[{"left": {"team": float(v)}, "right": {}} for v in pair[i]] for pair in tasks] for i in (0, 1)]
-    pairings = [Pairing("team@2", f"right@{step}", {}) for step in (1, 2)]
+    pairings = [_pairing("team@2", f"right@{step}") for step in (1, 2)]
     measured = differences(pairings, rewards)["pairings"][0]["difference"]
     gains = [np.mean(after) - np.mean(before) for before, after in tasks if before and after]
     assert set(measured) == ({"left, team"} if gains else set())
@@ -158,12 +165,12 @@ def test_a_difference_is_the_mean_over_tasks_of_differences_of_means(tasks: list
 def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = _Trainer()
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: None)
-    pairings = tuple(Pairing("team@20", f"two@{step}", {"one": "s20", "two": f"s{step}"}) for step in (0, 20))
-    result = evaluate.play_pairings(trainer, Request(20, {}, {}, 1, (1,), 256, pairings=pairings))  # type: ignore[arg-type]
+    pairings = tuple(_pairing("team@20", f"two@{step}", one="s20", two=f"s{step}") for step in (0, 20))
+    result = evaluate.play_pairings(trainer, Request(20, pairings, 1, (1,), 256))  # type: ignore[arg-type]
     assert trainer.seeds == [20, 20]
     assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
     text = io.StringIO()
-    matrix({**result, "settings": {}, "seconds": 3}, Display(Console(file=text, width=120)))
+    matrix({**result, "settings": {}}, Display(Console(file=text, width=120)))
     assert "-20.000 +-0.000" in text.getvalue()
 
 

@@ -18,7 +18,7 @@ from marl_verl.backend.protocol import Report
 from marl_verl.backend.verl.policies import FrozenRuntime
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import evaluation_config
-from marl_verl.evaluation.request import Assignment, Request, acting, assign
+from marl_verl.evaluation.request import Assignment, Pairing, Request, assign
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.prepare import plan_run
 from marl_verl.team import PolicyConfig, TeamConfig, read_team
@@ -270,7 +270,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     composed = OmegaConf.create(
         {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
     )
-    request = Request(0, found, acting(found), episodes=1)
+    request = Request(0, (Pairing(found),), episodes=1)
     config = evaluation_config(composed, request, {"player": "now", "player-past": "then"}, None)
     evaluated = read_team(OmegaConf.to_container(config.marl), evaluation=True)  # type: ignore[arg-type]
     assert evaluated.past == {}

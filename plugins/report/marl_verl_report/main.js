@@ -14,8 +14,7 @@ function runSection(run) {
     el("h4", {}, "Team and algorithm, resolved"), el("pre", {}, [run.algorithm, config].filter(Boolean).join("\n\n")),
     el("h4", {}, "Plugins"), table(["plugin", "distribution", "version", "", ""], plugins),
     el("h4", {}, "Machine"), el("pre", {}, machine.join("\n")),
-    el("h4", {}, "Commands"), began.length ? el("pre", {}, `Started with:\n${began.join("\n")}`) : null,
-    el("pre", {}, run.commands.join("\n")));
+    el("h4", {}, "Started with"), el("pre", {}, began.join("\n")));
 }
 
 // Replaces only what differs, so that selected text stays selected.

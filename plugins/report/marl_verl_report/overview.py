@@ -1,7 +1,5 @@
 """What the page shows of a run beside its episodes: curves, team, algorithm, plugins, machine, commands."""
 
-import re
-import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,15 +14,12 @@ from marl_verl.config.stored import check_run, marl_section, read_config, team_o
 from marl_verl.errors import MarlError, user_error
 from marl_verl.files import read_json, read_text
 from marl_verl.inspect import run_files
-from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.run.run_dir import STARTS, RunDir, is_running
+from marl_verl.run.run_dir import STARTS, RunDir, how_to_continue, is_running
 from marl_verl_report import curves, steps
 
 SECTIONS = ("agents", "policies", "task", "workflow", "algorithm", "sampler", "validation", "schedule")
 TOTAL = "trainer.total_training_steps"
 PLUGIN = ("plugin", "distribution", "version", "content", "error")  # what the page shows of one
-OWN_PLACE = re.compile(r"\+{0,2}marl\.run\.(name|dir)=")
-"""An override that gives a run its directory."""
 
 Run = dict[str, Any]
 
@@ -58,7 +53,8 @@ def _read(folder: Path) -> Run:
     at = int(max((record["step"] for record in records), default=0))
     done = (folder / "summary.json").is_file() and at >= (total or 0)  # a resumed run has an earlier summary
     running = is_running(folder)
-    stored, resume = steps.stored(folder), _resume(folder, total)
+    stored = steps.stored(folder)
+    stopped = f"Stopped at step {at} of {total or '?'}, see {folder / 'train.log'}. {how_to_continue(folder)}"
     return {
         "name": folder.resolve().name,
         "folder": str(folder),
@@ -70,14 +66,13 @@ def _read(folder: Path) -> Run:
         "at": at,
         "done": done,
         "running": running,
-        "stopped": None if done or running else _stopped(folder, at, total, resume),
+        "stopped": None if done or running else stopped,
         "algorithm": _algorithm(config),
         "config": {
             name: yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True) for name, value in used.items()
         },
         "plugins": [{name: plugin.get(name) for name in PLUGIN} for plugin in plugins],
         "starts": starts,
-        "commands": _commands(starts, resume),
         "stored": {kind: list(files) for kind, files in stored.items()},
         "rows": list(RunDir(folder).stored("rows")),
     }
@@ -103,24 +98,3 @@ def _held_out(folder: Path, marl: dict[str, Any]) -> int:
     if path.is_file():
         return read_text(path).count("\n")
     return marl["task"].get("test_size") or 0
-
-
-def _resume(folder: Path, total: int | None) -> str:
-    """The command that continues the run; "" without a checkpoint that has steps left."""
-    saved = complete(folder / "checkpoints")
-    left = saved and total is not None and step_of(saved[-1]) < total
-    return f"marl-verl train --resume {shlex.quote(str(folder))}" if left else ""
-
-
-def _stopped(folder: Path, at: int, total: int | None, resume: str) -> str:
-    """What the page shows of a run that no process trains, and that is not finished."""
-    how = f"continue with {resume}" if resume else "it has no checkpoint to continue from"
-    return f"Stopped at step {at} of {'?' if total is None else total}, see {folder / 'train.log'}; {how}"
-
-
-def _commands(starts: list[dict[str, Any]], resume: str) -> list[str]:
-    """Commands that repeat the run in a new directory, and continue it."""
-    words = starts[0].get("arguments", []) if starts else []
-    again = [word for word in words if not OWN_PLACE.match(word)]
-    repeat = f"marl-verl train {shlex.join(again)}" if again and again[0] != "--resume" else ""
-    return [command for command in (repeat, resume) if command]

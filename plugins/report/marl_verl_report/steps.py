@@ -16,6 +16,7 @@ from marl_verl.run.run_dir import RunDir
 MOST_MEMBERS = 64
 """Rows of a group that are listed with their returns."""
 
+MEMBER = ("key", "return", "advantage")
 NUMBERS = ("reward", "return", "baseline", "scale", "advantage")
 KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folder in the run
 
@@ -38,7 +39,6 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
     for episode in file.episodes.values():
         tasks.setdefault(episode.uid, []).append(episode)
     shown = list(tasks)[:most]
-    groups = _groups(rows, shown)
     episodes = [_episode(episode, rows) for uid in shown for episode in tasks[uid]]
     failures = [{"id": failure.id, **vars(failure)} for failure in file.failures[:most]]
     return {
@@ -50,7 +50,7 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
         "problem": problem,
         "failures": failures,
         "failures_left_out": len(file.failures) - len(failures),
-        "groups": groups,
+        "groups": _groups(rows, shown),
         "episodes": episodes,
         "left_out": len(file.episodes) - len(episodes),
     }
@@ -69,18 +69,17 @@ def _explained(folder: Path, step: int) -> tuple[ExplainedRows | None, str | Non
     return explained, explained.difference
 
 
-def _groups(rows: Mapping[str, dict[str, Any]], uids: Collection[str]) -> list[dict[str, Any]]:
-    """The groups of the rows of shown tasks, each with (key, return, advantage) of its rows; a row gets its number."""
-    groups, numbers = list[dict[str, Any]](), dict[str, int]()
-    for row in [row for key, row in rows.items() if key.rsplit("_", 2)[0] in uids]:
-        members = row["members"]
-        if members[0] not in numbers:  # a row is in one group
-            numbers[members[0]] = len(groups)
-            known = [rows[key] for key in members[:MOST_MEMBERS]]
-            shown = [[member["key"], member["return"], member["advantage"]] for member in known]
-            groups.append({"same": row["group"], "size": len(members), "members": shown})
-        row["number"] = numbers[members[0]]
-    return groups
+def _groups(rows: Mapping[str, dict[str, Any]], uids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """The groups of the rows of shown tasks, by their first row, each with (key, return, advantage) of its rows."""
+    groups = {row["members"][0]: row for key, row in rows.items() if key.rsplit("_", 2)[0] in uids}
+    return {
+        first: {
+            "same": row["group"],
+            "size": len(row["members"]),
+            "members": [[rows[key][name] for name in MEMBER] for key in row["members"][:MOST_MEMBERS]],
+        }
+        for first, row in groups.items()
+    }
 
 
 def _episode(episode: Episode, rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
@@ -118,4 +117,4 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     shown = {name: row[name] for name in ("key", *NUMBERS, "weight", "columns", "transforms") if name in row}
     if tokens := row.get("tokens"):
         shown["tokens"] = [min(tokens), sum(tokens) / len(tokens), max(tokens)]
-    return {**shown, "group": row["number"]}
+    return {**shown, "group": row["members"][0]}

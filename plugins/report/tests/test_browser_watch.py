@@ -48,7 +48,7 @@ def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) 
 def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
     """No watched file changes when it crashes."""
     folder = run_folder(tmp_path / "run", steps=3)
-    message = "Stopped at step 3 of 3; it has no checkpoint to continue from"
+    message = f"Stopped at step 3 of 3, see {folder}/train.log. No checkpoint was saved yet: start a new run"
     with locked(folder), watched(page, folder, READY):
         page.wait(f"{STATUS}.startsWith('Live')")
         (folder / ".lock").rename(folder / "lock")
