@@ -34,6 +34,7 @@ reward, 1 if solved, is a component of its own: alpha 0 gives the authors' rewar
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from marl_verl_sandbox import program_in, run_python
 
@@ -67,16 +68,16 @@ class GamePlayer(Workflow):
 
     async def run(self, task: Task, team: Team) -> str:
         lines, last = list[log.Line](), Played(game_of(task))
-        for turn in range(self.turns):
-            await self.turn(team, lines, self.seen(last, turn), last.game)
+        for number in range(self.turns):
+            await self.turn(task, team, lines, last, number)
             last = play(last, lines[-1].moves or ())
             if last.over:
                 break
         return log.written(lines)
 
-    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
-        """Add the lines of one turn, the last of which moves."""
-        await self.moves(team, lines, team.agents[0], seen, game)
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], last: Played[Any], number: int) -> None:
+        """Add the lines of one turn, the last of which moves. `last`: the result of the turn before."""
+        await self.moves(team, lines, team.agents[0], self.seen(last, number), last.game)
 
     async def moves(self, team: Team, lines: list[log.Line], agent: str, seen: str, game: Game) -> None:
         """Add the line of an agent that moves."""
@@ -102,7 +103,8 @@ class ToolCallerPlanner(GamePlayer):
     candidates get their own scores and rewards.
     """
 
-    async def turn(self, team: Team, lines: list[log.Line], seen: str, game: Game) -> None:
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], last: Played[Any], number: int) -> None:
+        seen, game = self.seen(last, number), last.game
         action = await team[CALLER].act(
             f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
             f"such as {game.example}. It has no input: write the state into it."

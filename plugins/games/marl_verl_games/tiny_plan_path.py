@@ -27,17 +27,18 @@ planner would be trained on what it cannot know, and the executor would see fewe
 
 import random
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Interval
 from marl_verl_tiny.grid import cells
 
-from marl_verl import Task, Workflow
+from marl_verl import Task
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, executed, play
+from marl_verl_games.game_workflows import GamePlayer
 from marl_verl_games.plan_path import WORDS, Board, PathGame, PlanPath, Size, moves_in, place
 
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
@@ -158,7 +159,7 @@ def blocked(task: Task, at: str) -> str:
 MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 
 
-class OneWalker(Workflow):
+class OneWalker(GamePlayer):
     """One agent with the observations of both moves, turn by turn: the single-agent baseline.
 
     Options:
@@ -167,17 +168,8 @@ class OneWalker(Workflow):
 
     turns: Positive = 4
 
-    async def run(self, task: Task, team: Team) -> str:
-        start, lines = PathGame.of(task), list[log.Line]()
-        for _ in range(self.turns):
-            await self.turn(task, team, lines, executed(start, lines).game.cell)
-            if executed(start, lines).game.solved:
-                break
-        return log.written(lines)
-
-    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
-        """Add the lines of one turn, which begins at a cell."""
-        await self.line(team, lines, SOLO, "moves", solo_sees(task, at))
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], last: Played[Any], number: int) -> None:
+        await self.line(team, lines, SOLO, "moves", solo_sees(task, last.game.cell))
 
     async def line(self, team: Team, lines: list[log.Line], agent: str, verb: log.Verb, seen: str) -> log.Line:
         """Add one act as a log line: one move, or a plan of two. Further moves are dropped and marked invalid."""
@@ -198,7 +190,8 @@ class PlannerExecutor(OneWalker):
     After every act the log so far is proposed as answer: a candidate is scored by the state that it leads to.
     """
 
-    async def turn(self, task: Task, team: Team, lines: list[log.Line], at: str) -> None:
+    async def turn(self, task: Task, team: Team, lines: list[log.Line], last: Played[Any], number: int) -> None:
+        at = last.game.cell
         plan = await self.line(team, lines, PLANNER, "plans", planner_sees(task, at))
         await self.line(team, lines, EXECUTOR, "moves", executor_sees(task, at, plan.moves))
 
