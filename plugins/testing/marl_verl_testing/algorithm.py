@@ -1,7 +1,6 @@
 """Check the properties that every advantage estimator and algorithm must have; example in docs/plugins.md."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -63,8 +62,7 @@ def check_algorithm(
             check.permuted()
         if reach != "batch":
             check.outside(reach)
-        compute = partial(_lines, algorithm, check.rows)
-        same_elsewhere(compute, compute(), f"the result of {algorithm.advantage.described}")
+        same_elsewhere(check.lines, check.lines(), f"the result of {algorithm.advantage.described}")
         return check.result
 
 
@@ -73,30 +71,24 @@ def row_of(turn: Turn) -> dict[str, Any]:
     return RowTable.of([turn]).to_rows()[0]
 
 
-def _lines(algorithm: Algorithm, rows: Sequence[Row]) -> list[str]:
-    numbers = _numbers(algorithm.compute(RowTable.from_rows(rows, _declared(algorithm, rows))))
-    return [f"{name}: {values.tolist()}" for name, values in numbers.items()]
-
-
-def _declared(algorithm: Algorithm, rows: Sequence[Row]) -> frozenset[str]:
-    """The components of a run with these rows: those of any row, and those that the mix requires. A group may have
-    none of them, such as that of an agent without a role reward."""
-    table = RowTable.from_rows(rows)
-    team = () if np.isnan(table.team_reward).all() else ("team",)
-    return frozenset((*table.present, *team, *algorithm.rewards.required()))
-
-
 class _Check:
     """One check: the rows, their advantages, and variants to compute again."""
 
     def __init__(self, algorithm: Algorithm, rows: list[dict[str, Any]], random: Random) -> None:
         self.algorithm, self.rows, self.random = algorithm, rows, random
-        self.declared = _declared(algorithm, rows)
+        # the components of a run with these rows: those of any row, and those that the mix requires; a group may have
+        # none of them, such as that of an agent without a role reward
+        table = RowTable.from_rows(rows)
+        team = () if np.isnan(table.team_reward).all() else ("team",)
+        self.declared = frozenset((*table.present, *team, *algorithm.rewards.required()))
         self.table = RowTable.from_rows(rows, self.declared)
         self.result = algorithm.compute(self.table)
 
     def again(self, rows: Sequence[Row]) -> AdvantageResult:
         return self.algorithm.compute(RowTable.from_rows(rows, self.declared))
+
+    def lines(self) -> list[str]:
+        return [f"{name}: {values.tolist()}" for name, values in _numbers(self.again(self.rows)).items()]
 
     def groups(self) -> None:
         columns = self.result.group_by

@@ -15,8 +15,6 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
 
-from marl_verl.errors import nearest
-
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
 
 LIMIT = 900.0
@@ -48,10 +46,9 @@ class Finished:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
         path = self.folder / "metrics.jsonl"
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        if not any(needed in line for line in lines):
-            hint = nearest(needed, {name for line in lines for name in line})
-            raise AssertionError(f"no line of {path} has the metric '{needed}': {hint}")
-        return [line for line in lines if needed in line]
+        with_metric = [line for line in lines if needed in line]
+        assert with_metric, f"no line of {path} has the metric '{needed}'"
+        return with_metric
 
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
