@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (21_570, 18_000),
     "raises per 1,000 lines of the core": (10.2, 12),
-    "lines of distributions": (17_300, 17_000),
+    "lines of distributions": (17_290, 17_000),
     "lines of tests": (32_500, 32_000),
     "exported names": (108, 110),
     "kinds of parts": (8, 8),
