@@ -229,7 +229,7 @@ def in_words(hint: Any) -> str:
     if origin is list:
         return f"a list of {in_words(get_args(hint)[0])}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    words |= {tuple: "a list", list: "a list", Sequence: "a list"}
+    words |= dict.fromkeys((tuple, list, Sequence), "a list")
     expected = origin or hint
     if isinstance(expected, type) and (issubclass(expected, Mapping) or dataclasses.is_dataclass(expected)):
         return "a mapping"
@@ -252,8 +252,6 @@ def _matches(value: Any, hint: Any) -> bool:
         return any(_matches(value, part) for part in get_args(hint))
     if origin is Literal:
         return value in get_args(hint)
-    if hint is None or hint is type(None):
-        return value is None
     if hint is float:  # YAML writes a float such as 1.0 also as 1; a bool is no number
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if hint is int:

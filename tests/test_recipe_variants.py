@@ -151,8 +151,9 @@ def test_a_variant_is_right(
         parts = {label for need in planned.needs for label in need.parts}
         for name in trained:
             path = planned.team.policies[name].override.get("model", {}).get("path")  # its size may not be known yet
-            assert f"weights of {name}" in parts or planned.team.alike(name)[0] != name or sources.pretrained(path)
-            if planned.team.policies[name].pool is not None:  # the others of its pool need the memory
+            if planned.team.policies[name].pool is None:
+                assert f"weights of {name}" in parts or planned.team.alike(name)[0] != name or sources.pretrained(path)
+            else:  # the others of its pool need the memory
                 assert planned.resolved.policies[name].actor_rollout_ref.actor.fsdp_config.param_offload, name
     assert_written(planned.config, variant_overrides(recipe, names))
     if "single" in names or "single_large" in names:

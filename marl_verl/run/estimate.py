@@ -13,8 +13,9 @@ else L. Bytes on each rank:
     logits                          T V (8.5 if a = 2, 16 if a = 4)  and 12 T V for an entropy with gradient; 0 with
                                                                      fused kernels. Measured with verl's functions
 
-Policies are updated one after another, so that only the largest update counts. Servers sleep meanwhile, or have their
-`gpu_memory_utilization`. What is not known is left out: the estimate is rather too small. No weights are loaded.
+Policies are updated one after another, so that only the largest update counts, with what is offloaded between updates.
+Servers sleep meanwhile, or have their `gpu_memory_utilization`. What is not known is left out: the estimate is rather
+too small. No weights are loaded.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,8 @@ GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
 PROCESS = 0.8 * GIB  # of a run in one process, without its models
 CONTEXT = 1.0 * GIB  # of each process on a GPU: CUDA, NCCL, graphs
-STATE = ("weights", "optimiser")  # in memory also while other policies are updated
+OFFLOADS = {"weights": "param_offload", "optimiser": "optimizer_offload"}
+"""What is in memory also while other policies are updated -> the option that moves it to host memory."""
 LARGEST = 3  # parts in a message
 REMEDY = (
     "use more GPUs, lower actor.ppo_max_token_len_per_gpu, or set model.lora_rank or actor.fsdp_config.model_dtype=bf16"
@@ -111,19 +113,21 @@ def estimate(
             part, model, rollout = parts[name], known[name], parts[name].rollout
             if not local and not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
                 need[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room
-            learners = {}
+            learners: dict[str, tuple[DictConfig, dict[str, float]]] = {}
             if team.policies[name].trained:
                 longest = int(rollout.prompt_length) + int(rollout.response_length)
                 most = rows.get(name, 0) * longest / updates_per_batch(resolved, part.actor) / pool.size
                 tokens = min(_tokens(part, longest), most or float("inf"))
-                learners[name] = training(model, part, part.actor.fsdp_config, pool.size, tokens, gpu)
+                fsdp = part.actor.fsdp_config
+                learners[name] = fsdp, training(model, part, fsdp, pool.size, tokens, gpu)
             elif local:
                 need[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 sized = sizes(critic.model) or model
-                learners[f"{name}'s critic"] = training(sized, critic, critic.fsdp, pool.size, 0, gpu)
-            for learner, labels in learners.items():
-                need |= {f"{label} of {learner}": labels.pop(label) for label in STATE}
+                learners[f"{name}'s critic"] = critic.fsdp, training(sized, critic, critic.fsdp, pool.size, 0, gpu)
+            for learner, (fsdp, labels) in learners.items():
+                kept = [label for label, option in OFFLOADS.items() if not (gpu and fsdp[option])]
+                need |= {f"{label} of {learner}": labels.pop(label) for label in kept}
                 updates.append({f"{label} of {learner}": size for label, size in labels.items()})
         need |= sorted(updates, key=lambda update: sum(update.values()))[-1]
         device = "the GPU" if gpu else "this process"
