@@ -26,7 +26,7 @@ def describe(plan: "Plan") -> str:
     for agent in team.agents.values():
         past = team.past.get(agent.policy)
         actor = f"policy {agent.policy}" if past is None else past.described()
-        lines.append(f"  agent   {agent.name} acts with {actor}")
+        lines.append(f"  agent   {agent.name} acts with {actor}" + f", role reward {agent.reward}" * bool(agent.reward))
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     for name, critic in plan.resolved.critics.items():
         lines.append(f"  critic  {name}: colocated with policy {critic.policy}")
