@@ -72,7 +72,7 @@ def test_every_stored_cell_has_what_a_reader_needs_to_repeat_it() -> None:
             assert (ROOT / arm.words[0]).is_file()
         seeds = [{cell["seed"] for cell in cells.stored(claim) if cell["arm"] == arm.name} for arm in claim.arms]
         assert all(have == set(range(len(have))) for have in seeds), "a seed is left out"
-    assert {path.stem for path in cells.STORED.glob("*")} <= {claim.name for claim in CLAIMS}
+    assert {path.stem for path in cells.STORED.rglob("*.*")} <= {claim.name for claim in CLAIMS}
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,16 @@ def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
     half = quantile(4, 1 - 0.05 / 4) * math.sqrt(0.3 / 5)
     assert word == "undecided: about 6 seeds would decide, with 5 seeds only"
     assert why == f" (*norm* 1.90 ({1.9 - half:.2f} to {1.9 + half:.2f}), against 1.00)"
+
+
+@pytest.mark.parametrize(("success", "word"), [(0.8, "agrees"), (0.1, "differs")])
+def test_a_run_on_verl_is_compared_with_one_more_local_run(success: float, word: str, tmp_path: Path) -> None:
+    cells.store(CLAIM, cell("a", 0, success), tmp_path)
+    local = [cell("a", seed, value) for seed, value in enumerate((0.7, 0.8, 0.9))]
+    *_, row, _ = page.on_verl([(CLAIM, local)], tmp_path)
+    half = 4.302653 * 0.1 * math.sqrt(4 / 3)  # t of 2 degrees of freedom
+    assert f"| {success:.1%} | 80.0% ({0.8 - half:.1%} to {0.8 + half:.1%}) |" in row
+    assert word in row
 
 
 def test_two_equal_arms_are_seldom_called_different() -> None:

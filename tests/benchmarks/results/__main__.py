@@ -2,6 +2,7 @@
 
     python -m tests.benchmarks.results                      write the page and its plots, as `make results`
     python -m tests.benchmarks.results --claim dr-mas       train a claim's missing cells first
+    python -m tests.benchmarks.results --on-verl            train one seed of each claim on Ray and vLLM, for comparison
     MARL_VERL_LONG=1 make results                           train all missing cells first: hours
 
 A claim has 20 seeds; the arms of a statement that they do not decide have 40, 80 and 160. A cell is stored when its run
@@ -31,11 +32,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help="at most, if fewer than a claim has")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="runs at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="print the commands of the missing cells, train nothing")
+    parser.add_argument("--on-verl", action="store_true", help="train seed 0 of each claim's first arm on Ray and vLLM")
     options = parser.parse_args()
     everything = bool(os.environ.get("MARL_VERL_LONG")) or options.list
     os.chdir(cells.ROOT)
     for claim in CLAIMS:
-        if claim.name not in (options.claim or (names if everything else ())):
+        if claim.name not in (options.claim or (names if everything or options.on_verl else ())):
+            continue
+        if options.on_verl:
+            for cell in cells.train_on_verl(claim):
+                print(f"{claim.name}, {cell['arm']}, on Ray and vLLM: {cell['metrics']}", flush=True)
             continue
         cells.borrow(claim, CLAIMS)
         for seeds in decide.looks(claim.most, FEWEST):

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.benchmarks.results.measures import SAMPLED, SUCCESS
 
 ROOT = Path(__file__).resolve().parents[3]
 STORED = ROOT / "docs" / "results"
+ON_VERL = "verl"  # folder of the cells that claims of the local backend have on verl's
 RUNS = Path("runs", "results")
 MEASURED = ("marl_verl", "plugins", "recipes")  # the commit of a cell is the last one that changed these
 SUMMARY = "cell.json"
@@ -64,12 +66,21 @@ def borrow(claim: Claim, claims: Iterable[Claim], folder: Path = STORED) -> None
             store(claim, {**cell, "arm": arm.name, "metrics": {key: cell["metrics"][key] for key in keys}}, folder)
 
 
+def train_on_verl(claim: Claim) -> Iterator[Cell]:
+    """Train and store seed 0 of the first arm of a claim of the local backend on verl's, unless it is stored."""
+    if claim.backend == "local":
+        there = replace(claim, backend="verl")
+        for cell in train(there, missing(there, there.arms[:1], [0], STORED / ON_VERL), jobs=1):
+            store(there, cell, STORED / ON_VERL)
+            yield cell
+
+
 def train(claim: Claim, wanted: Iterable[tuple[Arm, int]], jobs: int) -> Iterator[Cell]:
     """Train cells of a claim in the current directory, at most `jobs` at a time, and return their summaries."""
     backend = f"marl.run.backend={claim.backend}"
     of_folder = {}
     for arm, seed in wanted:
-        name = "-".join([claim.name, *re.findall("[A-Za-z0-9]+", arm.name), str(seed)])
+        name = "-".join([claim.name, claim.backend, *re.findall("[A-Za-z0-9]+", arm.name), str(seed)])
         parsed = arms.Arm.parse([*arm.words, *claim.settings, backend])
         of_folder[RUNS / name] = arms.Cell(parsed, seed, RUNS / name), arm
         if not (RUNS / name / SUMMARY).is_file():

@@ -4,12 +4,13 @@ import math
 import shlex
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from marl_verl_report import decide, draw
 from marl_verl_report.decide import Estimate, estimate
 
-from tests.benchmarks.results.cells import ROOT, STORED, Cell, stored
+from tests.benchmarks.results.cells import ON_VERL, ROOT, STORED, Cell, stored
 from tests.benchmarks.results.claim import FEWEST, Arm, Claim, Comparison
 from tests.benchmarks.results.measures import Measure
 
@@ -40,8 +41,8 @@ sampling. `marl-verl compare` does the same for two recipes of yours ([report](r
 def text(claims: Sequence[Claim], folder: Path = STORED) -> str:
     """The whole page."""
     pairs = [(claim, stored(claim, folder)) for claim in claims]
-    parts = [HEAD, "\n".join(advice(pairs)), "\n".join(overview(pairs)), *("\n".join(section(*pair)) for pair in pairs)]
-    return "\n".join(parts)
+    parts = [advice(pairs), overview(pairs), *(section(*pair) for pair in pairs), on_verl(pairs, folder / ON_VERL)]
+    return "\n".join([HEAD, *("\n".join(part) for part in parts)])
 
 
 def write(claims: Sequence[Claim], page: Path = PAGE, folder: Path = STORED) -> None:
@@ -123,6 +124,35 @@ def results(claim: Claim, cells: list[Cell]) -> Iterator[str]:
         shown = [interval(estimate(column), number(measure)) for column in values]
         yield f"| {measure.label} | {' | '.join(shown)} |"
     yield ""
+
+
+def on_verl(pairs: Sequence[tuple[Claim, list[Cell]]], folder: Path) -> Iterator[str]:
+    """One run of each experiment on verl's backend, against the runs of the same arm on the local one."""
+    about = (
+        "The experiments above are trained by the local backend. Here is seed 0 of the first arm of each on Ray and "
+        "vLLM (`python -m tests.benchmarks.results --on-verl`), beside the interval in which one more run on the local "
+        "backend lies with a probability of 95 %: m -+ t s sqrt(1 + 1/n), for mean m, deviation s and n seeds."
+    )
+    if not any(stored(claim, folder) for claim, _ in pairs):
+        return
+    yield from ("## The same on Ray and vLLM", "", *wrapped(about), "")
+    yield from ("| experiment | arm | measure | Ray and vLLM | local | |", "|---|---|---|---|---|---|")
+    for claim, cells in pairs:
+        arm, measure, write = claim.arms[0].name, claim.measures[0], number(claim.measures[0])
+        values = [cell["metrics"][measure.key] for cell in by_seed(cells, arm).values()]
+        for cell in stored(claim, folder) if len(values) > 1 else ():
+            value, local = cell["metrics"][measure.key], one_more(values)
+            agrees = "agrees" if local.low <= value <= local.high else "**differs**"
+            link = f"[{claim.title}](#{anchor(claim)})"
+            yield f"| {link} | {arm} | {measure.label} | {write(value)} | {interval(local, write)} | {agrees} |"
+    yield ""
+
+
+def one_more(values: Sequence[float]) -> Estimate:
+    """The mean of a sample, and the interval in which one more value lies."""
+    known = estimate(values)
+    half = decide.quantile(known.n - 1) * known.deviation * math.sqrt(1 + 1 / known.n)
+    return replace(known, low=known.mean - half, high=known.mean + half)
 
 
 def verdict(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple[str, str]:
