@@ -1,4 +1,4 @@
-"""The filter of groups and refills: which tasks a step samples, and which rows it trains on."""
+"""The filter of groups, refills and the curriculum: which tasks a step samples, and which rows it trains on."""
 
 import json
 from collections import Counter
@@ -17,10 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Done, Report, TaskRow
-from marl_verl.config.schema import Filter, filter_of
+from marl_verl.config.schema import Filter, curriculum_of, filter_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
-from marl_verl.trainer.data import AdvantageMemory, Signal, TaskData
+from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData
 from marl_verl.trainer.loop import Synchronous
 
 EPISODES = 2
@@ -77,7 +77,9 @@ def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: li
 class Trainer:
     """As much of a trainer as sampling uses. Episodes of a task in `useful` differ; those in `failing` have no rows."""
 
-    def __init__(self, config: DictConfig, useful: set[int], failing: set[int], tasks: int) -> None:
+    def __init__(
+        self, config: DictConfig, useful: set[int], failing: set[int], tasks: int, curriculum: Curriculum | None = None
+    ) -> None:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         Path(config.data.train_files).write_text("\n".join(lines))
         self.config, self.useful, self.failing, self.step = config, useful, failing, 0
@@ -86,7 +88,8 @@ class Trainer:
         self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
         self.rollouts = SimpleNamespace(sample=self.play)
         self.data = TaskData(config.data, True, lambda step, position: True)
-        self.recording: dict[str, Any] = {}
+        self.data.curriculum = curriculum
+        self.recording = {} if curriculum is None else {"curriculum": curriculum}
         self.filter = filter_of(config)
         self.rounds: list[list[int]] = []
 
@@ -119,8 +122,8 @@ class Trainer:
         return self.rounds, table
 
 
-def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync") -> DictConfig:
-    marl = {"sampler": {"filter": {"refill": refill}}, "schedule": {"mode": mode}}
+def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) -> DictConfig:
+    marl = {"sampler": {"filter": {"refill": refill}}, "data": data, "schedule": {"mode": mode}}
     files = {f"{part}_files": str(folder / "tasks.jsonl") for part in ("train", "val")}
     order = {"train_batch_size": batch, "shuffle": True, "seed": 5, "dataloader_num_workers": 0}
     return OmegaConf.create({"marl": marl, "data": {**files, **order}})
@@ -161,6 +164,50 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
             again = Trainer(config, useful, failing, tasks)
             again.step = step
             again.data.loader.load_state_dict(trainer.data.loader.state_dict())
+
+
+rates = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=12)
+
+
+def curriculum(given_rates: Sequence[float | None], seed: int = 0, **options: Any) -> Curriculum:
+    section = {"marl": {"data": {"curriculum": options}}}
+    chosen = curriculum_of(OmegaConf.create(section))
+    assert chosen is not None
+    found = Curriculum(chosen, [f"task-{i}" for i in range(len(given_rates))], seed)
+    found.rates[:] = [np.nan if rate is None else rate for rate in given_rates]
+    return found
+
+
+@given(rates, st.integers(0, 99), st.data())
+def test_draws_are_different_tasks_the_same_for_a_seed_and_survive_a_checkpoint(
+    tmp_path_factory: pytest.TempPathFactory, given_rates: list[float | None], seed: int, data: st.DataObject
+) -> None:
+    one = curriculum(given_rates, seed)
+    count = data.draw(st.integers(1, len(given_rates)))
+    first = one.draw(3, count)
+    rest = one.draw(3, len(given_rates), first)
+    assert sorted([*first, *rest]) == list(range(len(given_rates)))
+    folder = tmp_path_factory.mktemp("checkpoint") / "curriculum"
+    one.save(folder, 3)
+    two = curriculum([None] * len(given_rates), seed)
+    two.load(folder)
+    assert np.array_equal(one.rates, two.rates, equal_nan=True)
+    assert two.draw(3, count) == first
+
+
+def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
+    subject = curriculum([None, None, 0.5], memory=0.75, hard=0.3, easy=0.6)
+    assert subject.pools().tolist() == [0, 0, 2]
+    outcomes = [("task-0", [True, False]), ("task-2", [True] * 4), ("task-1", [])]
+    subject.record([SimpleNamespace(task=task, successes=found) for task, found in outcomes])
+    assert subject.rates[[0, 2]].tolist() == [0.5, 0.75 * 0.5 + 0.25]
+    assert np.isnan(subject.rates[1])
+    assert subject.pools().tolist() == [2, 0, 3]
+    subject.save(tmp_path / "curriculum", 7)
+    saved = json.loads((tmp_path / "curriculum" / FILE).read_text())
+    assert saved == {"step": 7, "tasks": {"task-0": {"rate": 0.5}, "task-2": {"rate": 0.625}}}
+    counts = subject.metrics()
+    assert [counts[f"curriculum/tasks/{pool}"] for pool in ("new", "hard", "medium", "easy")] == [1, 0, 1, 1]
 
 
 @pytest.mark.parametrize(("above", "below", "teaching"), [(None, 0.8, {0, 1}), (0.2, 0.8, {1})])

@@ -15,7 +15,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from marl_verl.errors import MarlError
 from marl_verl.extensions import names
-from marl_verl.options import NonNegative, Positive, Share, build
+from marl_verl.options import NonNegative, Positive, Share, Small, build
 
 Above = Annotated[float, Gt(0)]
 Part = Annotated[float, Interval(gt=0, le=1)]
@@ -95,6 +95,33 @@ class SamplerSection:
 
 
 @dataclass(frozen=True)
+class PoolWeights:
+    """Relative probability that a task of a pool is drawn."""
+
+    new: Small = 1.0  # not sampled yet
+    hard: Small = 0.5  # success rate below `hard`
+    medium: Small = 1.0  # success rate from `hard` to `easy`
+    easy: Small = 0.2  # success rate above `easy`
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """Pools of tasks by measured success rate, and the probability with which each is drawn."""
+
+    hard: Share = 0.2  # a task with a lower success rate is hard
+    easy: Share = 0.8  # a task with a higher success rate is easy
+    memory: Annotated[float, Interval(ge=0, lt=1)] = 0.5  # weight of the former rate when a task is sampled again
+    weights: PoolWeights = field(default_factory=PoolWeights)  # how often tasks of each pool are drawn
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """Which tasks are drawn."""
+
+    curriculum: Curriculum | None = None  # draw tasks by their measured success rate (docs/sampling.md)
+
+
+@dataclass(frozen=True)
 class ValidationSection:
     """The sampled pass of a validation; the greedy pass runs each task once."""
 
@@ -170,6 +197,7 @@ class Marl:
     workflow: WorkflowSection = field(default_factory=WorkflowSection)
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     sampler: SamplerSection = field(default_factory=SamplerSection)
+    data: DataSection = field(default_factory=DataSection)
     validation: ValidationSection = field(default_factory=ValidationSection)
     agents: Mapping[str, Any] = field(default_factory=dict)
     policies: Mapping[str, Any] = field(default_factory=dict)
@@ -180,7 +208,7 @@ class Marl:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
-SCHEDULE, FILTER = "marl.schedule", "marl.sampler.filter"
+SCHEDULE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
 
 
 def schedule_of(config: DictConfig) -> Schedule:
@@ -192,6 +220,11 @@ def filter_of(config: DictConfig) -> Filter | None:
     """The filter of a config, None without one."""
     settings = _built(Filter, config, FILTER)
     return settings if settings is not None and settings.no_variance else None
+
+
+def curriculum_of(config: DictConfig) -> Curriculum | None:
+    """The curriculum of a config, None without one."""
+    return _built(Curriculum, config, CURRICULUM)
 
 
 def _built(kind: type[T], config: DictConfig, key: str) -> T | None:

@@ -1,26 +1,87 @@
-"""The data of a step: tasks, in the order of the data loader, and what it trains on.
+"""The data of a step: tasks, in the order of the data loader or of the curriculum, and what it trains on.
 
 A task is a row: `task` (JSON), `uid` (equal in all runs of the same config) and `keep` (whether its episodes are kept).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from marl_verl.algo.advantage import AdvantageResult, Memory, RowTable
+from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, Memory, RowTable
 from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.protocol import Done, Rollouts, Rows, TaskRow
+from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
+from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.config.schema import Filter
 from marl_verl.errors import MarlError
 from marl_verl.files import read_json, write_json
 
-MEMORY_FILE = "memory.json"
+POOLS = ("new", "hard", "medium", "easy")
+FILE, MEMORY_FILE = "tasks.json", "memory.json"
 ZERO = 1e-9  # an advantage up to this size is the rounding of 0
+
+
+class Curriculum:
+    """Success rates of the tasks with these ids, and draws from them. A part of a checkpoint: `FILE`.
+
+    After a step, for each task i that was sampled, with s_i the share of its episodes that succeeded:
+
+        rate_i <- s_i                                       the first time
+        rate_i <- memory * rate_i + (1 - memory) * s_i      later
+
+    A task is in the pool `new` without a rate, `hard` if rate_i < hard, `easy` if rate_i > easy, else `medium`. A step
+    draws its tasks without replacement, each with a probability proportional to the weight of its pool among the
+    remaining ones: the largest log(u_i) / w_i, u_i uniform in (0, 1) (Efraimidis and Spirakis, 2006). Tasks of pools
+    with weight 0 are drawn when no others remain. Draws depend on seed, step and rates only, so a checkpoint stores no
+    generator.
+    """
+
+    def __init__(self, settings: CurriculumSettings, ids: Sequence[str], seed: int) -> None:
+        self.settings, self._ids, self._seed = settings, list(ids), seed
+        self._number = {task: number for number, task in enumerate(self._ids)}
+        self.rates: FloatArray = np.full(len(ids), np.nan)
+
+    def pools(self) -> IntArray:
+        """[n] the pool of each task, as position in `POOLS`."""
+        rates, limits = self.rates, self.settings
+        return np.select([np.isnan(rates), rates < limits.hard, rates > limits.easy], [0, 1, 3], 2)
+
+    def draw(self, step: int, count: int, taken: Collection[int] = ()) -> list[int]:
+        """`count` different tasks by number, none of them in `taken`: those that the step has drawn before."""
+        weights = asdict(self.settings.weights)
+        weight = np.array([weights[pool] for pool in POOLS])[self.pools()]
+        generator = np.random.default_rng(zlib.crc32(f"{self._seed} curriculum {step} {len(taken)}".encode()))
+        chance = np.log1p(-generator.random(len(self._ids))) / np.where(weight > 0, weight, 1.0)
+        order = np.lexsort((-chance, weight == 0))
+        return [int(number) for number in order[~np.isin(order, list(taken))][:count]]
+
+    def record(self, outcomes: Iterable[Report]) -> None:
+        """Add the outcomes of a step. A task of which every episode failed to run is not measured."""
+        for outcome in outcomes:
+            if not outcome.successes:
+                continue
+            number = self._number[outcome.task]
+            share, memory, before = float(np.mean(outcome.successes)), self.settings.memory, self.rates[number]
+            self.rates[number] = share if np.isnan(before) else memory * before + (1 - memory) * share
+
+    def metrics(self) -> dict[str, float]:
+        """Number of tasks in each pool."""
+        counts = np.bincount(self.pools(), minlength=len(POOLS))
+        return {f"curriculum/tasks/{pool}": float(count) for pool, count in zip(POOLS, counts, strict=True)}
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write the success rates of the tasks that have one."""
+        tasks = {self._ids[i]: {"rate": float(self.rates[i])} for i in np.flatnonzero(~np.isnan(self.rates))}
+        write_json(folder / FILE, {"step": step, "tasks": tasks})
+
+    def load(self, folder: Path) -> None:
+        for task, values in read_json(folder / FILE)["tasks"].items():
+            self.rates[self._number[task]] = values["rate"]
 
 
 class AdvantageMemory:
@@ -57,6 +118,7 @@ class TaskData:
 
         self.train, self.held_out = lines(data.train_files), lines(data.val_files)
         self.size, self._single, self._keeps = int(data.train_batch_size), single, keeps
+        self.curriculum: Curriculum | None = None  # `Trainer` sets it
         numbers, generator = range(len(self.train)), torch.Generator()
         if (seed := data.get("seed")) is not None:
             generator.manual_seed(int(seed))
@@ -77,8 +139,10 @@ class TaskData:
         return self._rows(step, next(self._batches), 0)
 
     def draw(self, step: int, count: int) -> list[TaskRow]:
-        """The next `count` tasks of a step; with `single`, none drawn before."""
+        """`count` tasks of a step: those of the curriculum or the next ones; with `single`, none drawn before."""
         first = len(self.drawn)
+        if self.curriculum is not None:
+            self.drawn += self.curriculum.draw(step, count, self.drawn)
         while len(self.drawn) < first + count:
             self.drawn += [number for number in next(self._batches) if not self._single or number not in self.drawn]
         return self._rows(step, self.drawn[first:], first)

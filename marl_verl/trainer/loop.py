@@ -1,6 +1,6 @@
 """The training loop of a team, from top to bottom. `Trainer.fit` is the run, `Synchronous.step` a step of it:
 
-    draw tasks      data.draw            the next tasks
+    draw tasks      data.draw            the next tasks, or those of the curriculum
     sample          rollouts.sample      every task is played by the sampler; each turn becomes a row
     advantages      algorithm.compute    of all rows of the team together
     update          policies.update      each policy learns from its own rows
@@ -12,6 +12,7 @@
 What plays, stores and computes is the backend (`backend/protocol.py`): Ray and vLLM, or this process.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,7 +26,7 @@ from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Backend, Done, Report, Rows, TaskRow, tracking_of
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.schema import filter_of, schedule_of
+from marl_verl.config.schema import curriculum_of, filter_of, schedule_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension, states
@@ -34,7 +35,7 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.data import AdvantageMemory, Signal, StatefulRollouts, TaskData, in_key_order
+from marl_verl.trainer.data import AdvantageMemory, Curriculum, Signal, StatefulRollouts, TaskData, in_key_order
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
 
 
@@ -59,9 +60,15 @@ class Trainer:
             kind = extension("policy", settings[0].kind)
             self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
         self.reports: list[Report] = []  # of the step
-        self.filter, asynchronous = filter_of(config), config.marl.schedule.mode == "async"
-        self.data = TaskData(config.data, self.filter is not None and not asynchronous, self.records.keeps)
+        self.filter, curriculum = filter_of(config), curriculum_of(config)
+        asynchronous = config.marl.schedule.mode == "async"
+        single = (curriculum is not None or self.filter is not None) and not asynchronous
+        self.data = TaskData(config.data, single, self.records.keeps)
         self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
+        if curriculum is not None:
+            ids = [str(json.loads(task)["id"]) for task in self.data.train]
+            self.data.curriculum = Curriculum(curriculum, ids, int(config.marl.run.seed))
+            self.recording["curriculum"] = self.data.curriculum
         if self.past is not None:
             self.recording[self.past.folder] = self.past
         self.schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)

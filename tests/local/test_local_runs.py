@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import marl_verl
+from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
 from tests.local.training import RECIPES, Finished, check, episodes, resume, train
 from tests.opponents import check_snapshots
@@ -19,12 +20,12 @@ TEAM = RECIPES / "quickstart" / "my_team.yaml"
 KUHN = "self_play/kuhn_pool_cpu"
 NOTES = "++marl.run.memory.opening={bala red: bala red, kuti grey: kuti grey, satu: satu, bala tu: bala tu}"
 CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
-    # what is sampled depends on scores; the filter draws more tasks
+    # what is sampled depends on scores; the filter draws more tasks, those that are not easy
     "tasks": (
         TEAM,
         (
             *("marl.algorithm.options.sampler=greedy-tree", "marl.sampler.filter.refill=1"),
-            "marl.task.train_size=24",
+            *("marl.data.curriculum.weights.easy=0", "marl.task.train_size=24"),
         ),
     ),
     "memory": (RECIPES / "memory" / "shelves.yaml", (NOTES,)),
@@ -57,7 +58,11 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Pat
     if case == "memory":
         check_memory(done)
     if case == "tasks":
-        assert sum(line["filter/tasks"] for line in done.lines("filter/tasks")) > 0
+        rates = [(run.folder / "checkpoints" / "step_4" / "curriculum" / FILE).read_text() for run in (done, whole)]
+        assert rates[0] == rates[1]
+        assert (
+            0 < len(json.loads(rates[0])["tasks"]) <= sum(line["filter/tasks"] for line in done.lines("filter/tasks"))
+        )
 
 
 def check_memory(run: Finished) -> None:

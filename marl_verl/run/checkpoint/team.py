@@ -2,6 +2,7 @@
 
 policies/NAME/   of each trained policy: verl's sharded model, optimiser, learning-rate schedule and random state
 critics/NAME/    the same for each critic
+curriculum/      success rates of the tasks, with a curriculum
 advantage/       what an advantage remembers of earlier steps, if it does
 NAME/            of other parts: what they save themselves
 data.pt          the position in the data

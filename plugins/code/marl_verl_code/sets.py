@@ -12,6 +12,7 @@ functions that the problem gives.
 
 import ast
 import base64
+import builtins
 import gzip
 import importlib.util
 import io
@@ -57,6 +58,29 @@ def coop(row: Fields) -> Task:
     """A row of CoopHumanEval: as HumanEval, with an id that may be missing."""
     name = row.text("task_id") if "task_id" in row else f"CoopHumanEval/{row.text('entry_point')}"
     return human_eval(Fields({**row.row, "task_id": name}, row.where))
+
+
+def mbpp(row: Fields) -> Task:
+    """A row of MBPP: `text`, and the assertions `test_list`, the first of which is public and shown."""
+    tests, code = row.texts("test_list"), str(row.value("code"))
+    setup = str(row.row.get("test_setup_code") or "")
+    functions = [node.name for node in _parsed(row, code, "code") if isinstance(node, ast.FunctionDef)]
+    called = [
+        node.func.id
+        for test in tests
+        for node in ast.walk(ast.Module(_parsed(row, test, "test_list"), []))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    entry = next((name for name in called if name in functions and not hasattr(builtins, name)), None)
+    if entry is None:
+        raise LeftOut("whose tests call no function of the solution")
+    if len(tests) < 2:
+        raise LeftOut("with one test")
+    asserts = [{"entry": entry, "assert": test, "setup": setup} for test in tests]
+    prompt = f"{row.text('text', 'prompt')}\n\nThe function must pass this test:\n{tests[0]}"
+    return Task(
+        f"mbpp-{row.text('task_id')}", prompt, {"public": asserts[:1], "private": asserts[1:], "solution": code}
+    )
 
 
 def livecodebench(row: Fields) -> Task:
@@ -209,6 +233,7 @@ SETS: Mapping[str, PublicSet] = {
         "openai/openai_humaneval", human_eval, splits={"train": "test", "test": "test"}, installed=installed
     ),
     "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "train", "test": "train"}),
+    "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
     "apps": PublicSet("codeparrot/apps", apps, files={"train": ["train.jsonl"], "test": ["test.jsonl"]}),
     "codecontests": PublicSet("deepmind/code_contests", codecontests),
     "livecodebench": PublicSet(

@@ -76,6 +76,14 @@ CONTESTS = {
     "generated_tests": {"input": ["3\n"], "output": ["6\n"]},
     "solutions": {"language": [2, 3], "solution": ["int main", "print(2 * int(input()))"]},
 }
+MBPP = {
+    "task_id": 2,
+    "text": "Write a function to add.",
+    "code": "def add(a, b):\n    return a + b",
+    "test_list": ["assert set([add(1, 2)]) == set([3])", "assert add(2, 3) == 5"],
+    "test_setup_code": "",
+    "challenge_test_list": [],
+}
 DOUBLE = "print(2 * int(input()))"
 
 
@@ -102,6 +110,7 @@ def score(task: Task, program: str) -> float:
         ),
         ("apps", {**APPS, "input_output": WRAPPED}, "def double(x): return 2 * x", "def double(x): return 2", (2, 1)),
         ("codecontests", CONTESTS, DOUBLE, "print({'1': 2, '2': 4}[input()])", (1, 2)),
+        ("mbpp", MBPP, MBPP["code"], "def add(a, b): return 3", (1, 1)),
         (
             "humaneval",
             HUMAN,
@@ -117,7 +126,7 @@ def test_a_row_is_a_task(name: str, row: Any, right: str, wrong: str, counts: tu
     assert (len(task.data["public"]), len(task.data["private"])) == counts
     assert (score(task, right), score(task, wrong)) == (1.0, 0.0)
     assert json.loads(json.dumps(task.data)) == task.data
-    if name in ("apps", "codecontests"):
+    if name in ("apps", "codecontests", "mbpp"):
         assert task.data["solution"]
 
 

@@ -34,7 +34,7 @@ CHARTS = (
     ("Seconds per step by phase", r"seconds/(?P<line>.+)", "seconds"),
 )
 CORE = re.compile(
-    r"(train|validation|policy|critic|seconds|filter|opponent)/.+"
+    r"(train|validation|policy|critic|seconds|curriculum|filter|opponent)/.+"
     r"|agent/.+/(rows|groups|zero_variance|singles|reward(/.+)?|advantage_(mean|std)|response_length|read_length"
     r"|invalid|credit/.+)"
 )
