@@ -182,7 +182,7 @@ def test_a_checkpoint_with_code_is_not_loaded(
 
 HEAVY = ("torch", "ray", "verl", "vllm", "transformers", "openai", "httpx", "anthropic", "mcp", "uvicorn")
 HEAVY += ("agents", "langgraph", "langchain_openai", "pydantic_ai", "autogen_agentchat", "smolagents")
-HEAVY += ("textarena", "pettingzoo", "nltk", "pygame")
+HEAVY += ("textarena", "pettingzoo", "verifiers", "nltk", "pygame")
 
 
 TREES = str(RECIPE.parents[2] / "examples" / "trees.json")

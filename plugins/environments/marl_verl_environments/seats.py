@@ -26,7 +26,8 @@ def required(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MarlError(f'{module} cannot be imported ({error}): pip install "marl-verl[environments]"') from error
+        which = "marl-verl-environments[verifiers]" if module.startswith("verifiers") else "marl-verl[environments]"
+        raise MarlError(f'{module} cannot be imported ({error}): pip install "{which}"') from error
 
 
 class Game(Protocol):
