@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (21_680, 18_000),
     "raises per 1,000 lines of the core": (10.2, 12),
-    "lines of distributions": (17_290, 17_000),
-    "lines of tests": (32_500, 32_000),
+    "lines of distributions": (17_420, 17_000),
+    "lines of tests": (32_750, 32_000),
     "exported names": (108, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
