@@ -4,8 +4,9 @@ import random
 
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, play
-from marl_verl_games.plan_path import Board, PathGame, cells, moves_in
+from marl_verl_games.plan_path import Board, PathGame, moves_in
 from marl_verl_games.tiny_plan_path import WORD, TinyPlanPath, blocked, planner_sees, written
+from marl_verl_tiny.grid import cells
 
 from marl_verl import Workflow, hookimpl
 from marl_verl.options import Positive
