@@ -93,7 +93,14 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, value: Any, default: Any = None) -> None:
     """Write a JSON file, and its folder; `default` is that of `json.dumps`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=1, default=default) + "\n", encoding="utf-8")
+    replace_file(path, (json.dumps(value, indent=1, default=default) + "\n").encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file as a whole: a kill or a full disk leaves what it had before."""
+    writing = path.with_name(f".writing-{path.name}")
+    writing.write_bytes(content)
+    writing.replace(path)
 
 
 def too_large(source: str, most: int) -> MarlError:

@@ -41,7 +41,7 @@ def test_a_running_run(monkeypatch: pytest.MonkeyPatch) -> None:
         display.event(step(number, (number - 1) / 2))
     text = drawn(display)
     assert "step 3/10  team success 100.0%  reward: asker 0.25  holder 0.50  4.5 s/step  0:32 left" in text
-    assert "▁▅█   held-out 12.5% (step 0)" in text
+    assert "held-out 12.5% (step 0)" in text
     display.event(step(4, 0.5, **{"train/failed_episodes": 2.0}))
     assert "holder 0.50  2 episodes failed" in drawn(display)
     assert max(map(len, drawn(display, width=40).splitlines())) <= 40

@@ -13,6 +13,7 @@ import pytest
 
 from marl_verl.algo.sampling import scoring
 from marl_verl.algo.sampling.context import judged
+from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet, quick
 
 pytestmark = pytest.mark.slow
@@ -99,9 +100,24 @@ def test_processes_of_a_score_end_with_it(tmp_path: Path) -> None:
         psutil.Process(int((tmp_path / "pid").read_text())).wait(timeout=20)
 
 
+class Unloadable:
+    def __reduce__(self) -> Any:
+        return float, ("no number",)
+
+
+def test_a_library_has_a_limit_of_processor_time() -> None:
+    assert scoring.call_in_process(time.sleep, 0.5, seconds=0.2) is None
+    with pytest.raises(TimeoutError, match="s of processor time"):
+        scoring.call_in_process(eval, "9**9**9", seconds=0.2)
+    assert scoring.call_in_process(eval, "1 + 1", seconds=30.0) == 2
+    with pytest.raises(ZeroDivisionError):
+        scoring.call_in_process(eval, "1 / 0", seconds=30.0)
+    with pytest.raises(MarlError, match="cannot be loaded in a process of its own"):
+        scoring.call_in_process(Unloadable(), seconds=30.0)
+
+
 def test_a_process_that_does_not_start_is_an_error_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scoring, "_POOL", scoring._Pool())
-    monkeypatch.setattr(scoring, "PROCESSES", 1)
+    monkeypatch.setattr(scoring, "_POOL", scoring.Workers(1))
     with monkeypatch.context() as broken:
         broken.setattr(scoring.sys, "executable", "/nowhere/python")
         for _ in range(2):

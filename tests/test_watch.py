@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from marl_verl.backend.protocol import Host
 from marl_verl.backend.verl import watch as module
 from marl_verl.backend.verl.session import RAY
-from marl_verl.backend.verl.watch import Watch, is_healthy, queue_actors
+from marl_verl.backend.verl.watch import KILLED, Watch, cause_of_death, is_healthy, queue_actors
 from marl_verl.run.run_dir import how_to_continue
 
 pytestmark = pytest.mark.slow
@@ -130,31 +129,11 @@ def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
     assert "the rollout worker 0 died" in events[0]["message"]
 
 
-ASKED = types.SimpleNamespace(__ray_call__=types.SimpleNamespace(remote=lambda question: question))
-"""An actor whose calls are answered by what a test gives `ray.get`."""
+def test_an_actor_that_is_unavailable_may_still_live() -> None:
+    from ray import exceptions
 
-
-@pytest.mark.parametrize("name", ["ActorDiedError", "NodeDiedError", "ActorUnavailableError"])
-def test_after_an_error_an_actor_is_dead_or_is_asked_again(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import ray
-
-    arguments = {"ActorDiedError": (), "NodeDiedError": ("gone",), "ActorUnavailableError": ("no connection", None)}
-    answers = iter([getattr(ray.exceptions, name)(*arguments[name]), True])
-
-    def get(question: Any) -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(ray, "wait", lambda calls, **_: (calls, []))
-    monkeypatch.setattr(ray, "get", get)
-    watch = _watch(Ends(), tmp_path, server=ASKED)
-    died = watch._died()
-    assert (died is None) == (name == "ActorUnavailableError")
-    assert died or watch._died() is None
+    assert cause_of_death(exceptions.ActorUnavailableError("no connection", None)) is None
+    assert cause_of_death(exceptions.ActorDiedError()) == cause_of_death(exceptions.NodeDiedError("gone")) == KILLED
 
 
 OUT_OF_MEMORY = """

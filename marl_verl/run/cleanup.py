@@ -6,7 +6,6 @@ SCRATCH`; if both were killed, the next run on this machine does. A record in th
 """
 
 import contextlib
-import json
 import os
 import platform
 import shutil
@@ -27,6 +26,7 @@ import psutil
 
 from marl_verl.config.hardware import RANKS_A_RUN, RUN_VARIABLE, first_rank_of
 from marl_verl.events import SCRATCH_VARIABLE
+from marl_verl.files import write_json
 
 PREFIX = "marl-"
 RECORD = "run.json"
@@ -92,13 +92,7 @@ class RunResources:
         return replace(resources, scratch=str(scratch))
 
     def write(self) -> None:
-        writing = Path(self.scratch) / f".{RECORD}"
-        writing.write_text(json.dumps(asdict(self)))
-        writing.replace(Path(self.scratch) / RECORD)
-
-    def started(self, trainer: int) -> None:
-        self.trainer = Process.of(trainer)
-        self.write()
+        write_json(Path(self.scratch, RECORD), asdict(self))
 
     def note_shared_memory(self) -> None:
         self.shared_memory = sorted({*self.shared_memory, *map(str, _held(self.processes()))})

@@ -19,8 +19,6 @@ from marl_verl.errors import MarlError
 from marl_verl.run.terminal import discard, writing
 
 QUIET_SECONDS = 10.0  # minimum time between progress lines without a terminal
-BLOCKS = "▁▂▃▄▅▆▇█"
-LONGEST, BAR = 40, 30  # characters of the curve, and of the bar
 
 Event = dict[str, Any]
 """{"event": "phase" | "started" | "step" | "validation" | "playing" | "terminal" | ..., ...}."""
@@ -55,20 +53,18 @@ class Display:
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._live: Live | None = None
         self._activity, self._since, self._spinner = "", 0.0, Spinner("dots")
-        self._waiting: list[str] = []  # for what, at the start of a run on Ray
         self._step: Event | None = None  # the last one
-        self._line, self._held_out, self._curve = "", "", ""
+        self._line, self._held_out = "", ""
         self._shown = 0.0  # when the last line of a step or of an evaluation was printed
         self._first: tuple[int, float] | None = None  # the first step that ended, and when
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """What rich draws below the printed lines, from another thread: steps of a run, and its current activity."""
         if self._step is not None:
-            yield ProgressBar(self._step["steps"], self._step["step"], BAR)
-            for text in (self._line, f"{self._curve[-LONGEST:]}{self._held_out}"):
+            yield ProgressBar(self._step["steps"], self._step["step"], width=30)
+            for text in filter(None, (self._line, self._held_out)):
                 yield Text(text, no_wrap=False, overflow="fold")  # the console leaves long lines to the terminal
-        waiting = f"  waiting for {', '.join(self._waiting)}" if self._waiting else ""
-        self._spinner.update(text=f"{self._activity}  {time.monotonic() - self._since:.0f} s{waiting}")
+        self._spinner.update(text=f"{self._activity}  {time.monotonic() - self._since:.0f} s")
         yield self._spinner
 
     @staticmethod
@@ -138,12 +134,10 @@ class Display:
             self.note(f"{event['name']} ...")
         elif kind == "doing" and event.get("phases"):
             self._activity, self._since = " and ".join(dict.fromkeys(event["phases"])), time.monotonic()
-        elif kind == "awaited":
-            (self._waiting.remove if event["ready"] else self._waiting.append)(event["what"])
         elif kind == "validation":
             success = event["metrics"]["validation/success"]
             sampled = event["metrics"]["validation/success_sampled"]
-            self._held_out = f"   held-out {success:.1%} (step {event['step']})"
+            self._held_out = f"held-out {success:.1%} (step {event['step']})"
             line = f"step {event['step']:>4}  held-out success {success:.1%} greedy, {sampled:.1%} sampled"
             self.print(f"{line} ({event['tasks']} tasks)")
         elif kind == "playing":
@@ -162,7 +156,6 @@ class Display:
         minutes, rest = divmod(round(seconds * (steps - step)), 60)
         line = f"step {step}/{steps}  team success {values['train/success']:.1%}  reward: {rewards(values)}"
         self._line = f"{line}  {seconds:.1f} s/step  {minutes}:{rest:02d} left"
-        self._curve += BLOCKS[round(values["train/success"] * (len(BLOCKS) - 1))]
         self._step = event
         if self._redraws:
             self._draw()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.errors import MarlError, user_error
-from marl_verl.files import MOST, read_bounded, read_bytes, read_text
+from marl_verl.files import MOST, read_bounded, read_bytes, read_text, replace_file
 from marl_verl.run.checkpoint.folders import complete
 
 GZIP = b"\x1f\x8b"  # how such files begin
@@ -80,9 +80,7 @@ class RunDir:
         if name.endswith(".gz"):
             content = gzip.compress(content, LEVEL, mtime=0)
         folder.mkdir(exist_ok=True)
-        writing = folder / f".writing-{name}"
-        writing.write_bytes(content)
-        os.replace(writing, folder / name)
+        replace_file(folder / name, content)
 
     def stored(self, place: str) -> dict[int, Path]:
         """Step -> its file in one of `PLACES`, ascending."""

@@ -29,7 +29,8 @@ from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_
 from marl_verl.config.stored import is_local, team_of
 from marl_verl.errors import MarlError, RunError, format_error
 from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE, emit, received
-from marl_verl.run.cleanup import RunResources, abandoned
+from marl_verl.files import write_json
+from marl_verl.run.cleanup import Process, RunResources, abandoned
 from marl_verl.run.progress import Display, Event
 from marl_verl.run.run_dir import how_to_continue
 from marl_verl.run.terminal import termination_as_interrupt
@@ -86,9 +87,7 @@ class RunEvents:
                 self.timing.setdefault("seconds_to_first_step", seconds)
             else:
                 self.timing["phases"][event.get("name", "policies started")] = seconds
-            new = self.folder / ".timing.json"
-            new.write_text(json.dumps(self.timing))
-            new.replace(self.folder / "timing.json")
+            write_json(self.folder / "timing.json", self.timing)
         self.display.event(event)
 
 
@@ -126,7 +125,6 @@ class TrainerProcess:
                 prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: orphans become its children, so that `_adopted` finds them
                 self._run(events)
             finally:
-                display.close()
                 self.resources.cleanup(self._adopted())
 
     def _run(self, events: RunEvents) -> None:
@@ -163,7 +161,8 @@ class TrainerProcess:
                 pass_fds=(writing,) if self.lock is None else (writing, self.lock),
                 start_new_session=True,  # no preexec_fn: its fork in a thread may crash after a local run
             )
-        self.resources.started(process.pid)
+        self.resources.trainer = Process.of(process.pid)
+        self.resources.write()
         os.close(writing)
         return reading, process
 
@@ -220,9 +219,8 @@ def _variables(gpu: bool) -> dict[str, str]:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set a process attribute on Linux; elsewhere do nothing."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
+    """Set a process attribute."""
+    ctypes.CDLL(None).prctl(option, value)
 
 
 def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:

@@ -26,8 +26,9 @@ from marl_verl.algo.sampling.sampler import (
     gather_all,
     scored,
 )
+from marl_verl.algo.sampling.scoring import call_in_process
 
 __all__ = ["Failure", "Independent", "Sample", "Sampler", "SamplingContext"]
-__all__ += ["AttemptFailed", "ask", "attempt", "drive", "gather_all", "scored"]  # for one attempt
+__all__ += ["AttemptFailed", "ask", "attempt", "call_in_process", "drive", "gather_all", "scored"]  # for one attempt
 __all__ += ["SESSION", "PartialValue", "State", "check_restarted", "expand", "leaf_episode", "reached", "root"]  # trees
 __all__ += ["settled", "transition"]  # agents that are not explored

@@ -1,4 +1,4 @@
-"""Scores and role rewards in processes of their own, where a time limit ends them whatever they do.
+"""Calls in processes of their own, where a limit ends them whatever they do: scores, role rewards, libraries.
 
 A thread cannot be stopped, and one call into C that keeps the interpreter (`eval` of `9**9**9`) would stop every
 episode of its process. So a synchronous function with a time limit runs in a worker process, unless it is `quick`.
@@ -19,25 +19,25 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 
-from marl_verl.errors import MarlWarning, format_error
+from marl_verl.errors import MarlError, MarlWarning, format_error
 from marl_verl.tasks.base import is_quick
 from marl_verl.threads import call_in_thread, is_async, perform
 
-PROCESSES = 16
 PATIENCE = 0.25
 _START_SECONDS = 300.0  # importing what a function needs, on a busy machine
-MEMORY = 4 << 30
-"""Bytes of a process."""
+_GRACE = 60.0  # seconds beside a limit of processor time
+MEMORY = 4 << 30  # bytes of a process
+_NOT_LOADED = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB"
 Key = tuple[int, int]
+Seconds = tuple[float, float]  # limits of a call: of time, and of processor time (0: none)
 
 
 async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], seconds: float | None) -> list[Any]:
@@ -53,7 +53,7 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
     """
     if seconds is not None and not is_async(fn) and not is_quick(fn):
         try:
-            request = *_POOL.pickled(fn), cloudpickle.dumps(list(calls)), len(calls), seconds
+            request = *_POOL.pickled(fn), cloudpickle.dumps(list(calls)), len(calls), (seconds, 0.0)
         except Exception as error:  # noqa: BLE001 - pickling runs code of users
             name = getattr(fn, "__qualname__", type(fn).__qualname__)
             why = f"its function or arguments cannot be pickled ({format_error(error)})"
@@ -61,22 +61,37 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
         else:
             try:
                 return await call_in_thread(_POOL.call, request)
-            except _Breakpoint:
+            except Breakpoint:
                 seconds = None
     return [await perform(fn, arguments, seconds) for arguments in calls]
 
 
-class _Breakpoint(BaseException):
+def call_in_process(fn: Callable[..., Any], *arguments: Any, seconds: float) -> Any:
+    """The value of `fn(*arguments)`, for libraries that a text can keep busy for ever, such as SymPy.
+
+    All calls share a process, one at a time, from any thread. `seconds` limits the processor time of a call: its result
+    does not depend on what else runs on the machine.
+
+    Raises:
+        TimeoutError, RuntimeError: the limit is reached; the process ended.
+        MarlError: the function cannot be loaded in the process.
+        Exception: raised by `fn`.
+    """
+    return _LIBRARIES.value(fn, *arguments, seconds=(seconds + _GRACE, seconds))
+
+
+class Breakpoint(BaseException):
     """Raised by `breakpoint()` in a worker process; not an Exception, so that most code does not catch it."""
 
 
-class _Pool:
-    """The worker processes of this process; callable from any thread."""
+class Workers:
+    """Worker processes of this process, at most so many; callable from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int, environment: Mapping[str, str] = {}) -> None:
+        self._processes, self._environment = processes, environment
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._workers: list[_Worker] = []
-        self._lock, self._begun = threading.Lock(), 0.0  # when the latest worker was added
+        self._lock = threading.Lock()
         self._functions: dict[Key, tuple[Callable[..., Any], bytes]] = {}  # kept, so that keys stay unique
         atexit.register(self.stop)
 
@@ -88,6 +103,11 @@ class _Pool:
             self._functions[key] = fn, cloudpickle.dumps(fn)
         return key, self._functions[key][1]
 
+    def value(self, fn: Callable[..., Any], *arguments: Any, seconds: Seconds) -> Any:
+        """The value of one call. Raises what `_Worker.call` raises."""
+        (value,) = self.call(*self.pickled(fn), cloudpickle.dumps([arguments]), 1, seconds)
+        return value
+
     def call(self, *request: Any) -> list[Any]:
         """The results of `_Worker.call`, by an idle worker."""
         worker = self._take()
@@ -97,51 +117,56 @@ class _Pool:
             self._idle.put(worker)
 
     def stop(self) -> None:
+        """End the processes; later calls start new ones."""
         for worker in self._workers:
             worker.stop()
 
     def _take(self) -> "_Worker":
         """An idle worker; one is added each `PATIENCE` seconds while calls wait."""
-        while True:
-            try:
-                return self._idle.get(timeout=PATIENCE if self._workers else 0)
-            except queue.Empty:
-                with self._lock:
-                    if len(self._workers) < PROCESSES and time.monotonic() - self._begun > PATIENCE:
-                        self._begun = time.monotonic()
-                        self._workers.append(_Worker())
+        with self._lock:
+            while True:
+                try:
+                    return self._idle.get(timeout=PATIENCE if self._workers else 0)
+                except queue.Empty:
+                    if len(self._workers) < self._processes:
+                        self._workers.append(_Worker(self._environment))
                         return self._workers[-1]
 
 
 class _Worker:
     """A process that runs `serve`. It starts with a call, also with the next one after it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
-    def call(self, key: Key, function: bytes, calls: bytes, count: int, seconds: float) -> list[Any]:
+    def call(self, key: Key, function: bytes, calls: bytes, count: int, seconds: Seconds) -> list[Any]:
         """The results of pickled calls. The process ends with a limit.
 
         Raises:
-            TimeoutError, RuntimeError: a call took longer than `seconds`; the process ended.
+            TimeoutError, RuntimeError, MarlError: a limit is reached; the process ended; the function cannot be loaded.
             BaseException: raised by the first call that raised.
         """
+        replies: list[tuple[bool, Any]] = []
         try:
+            if self._process is not None and self._process.poll() is not None:
+                self.stop()  # something has ended it since the last call
             if self._process is None:
                 self._start()
-            self._pipe.send_bytes(pickle.dumps((key, None if key in self._known else function, calls, seconds)))
-            replies = [self._read(_START_SECONDS)]  # everything is loaded
+            function_once = None if key in self._known else function
+            self._pipe.send_bytes(pickle.dumps((key, function_once, calls, seconds)))
+            replies.append(self._read(_START_SECONDS))  # everything is loaded
             self._known |= {key} if not replies[0][0] else set()
             while len(replies) <= count and not replies[-1][0]:
-                replies.append(self._read(seconds))
-        except (EOFError, ConnectionError) as error:
-            code = self._process.wait() if self._process else 0
+                replies.append(self._read(seconds[0]))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            reason = error
+            if self._process is not None and isinstance(error, EOFError | ConnectionError):
+                reason = _ended(self._process.wait(), seconds[1])
             self.stop()
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            raise RuntimeError(f"its process ended with {how}") from error
-        except BaseException:
-            self.stop()
-            raise
+            if not replies and isinstance(reason, TimeoutError | RuntimeError):
+                reason = MarlError(f"{_NOT_LOADED}: {reason}")
+            raise reason  # noqa: B904  (it may be `error`)
         raised, value = replies[-1]
         if raised:
             raise value
@@ -159,14 +184,14 @@ class _Worker:
     def _start(self) -> None:
         self._pipe, theirs = multiprocessing.Pipe()
         code = f"from marl_verl.algo.sampling.scoring import serve; serve({theirs.fileno()})"
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
+        path = os.pathsep.join(entry for entry in sys.path if entry)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a function prints is no reply
                 pass_fds=[theirs.fileno()],
-                env=env,
+                env={**os.environ, "PYTHONPATH": path, **self._environment},
                 process_group=0,
             )
         self._known: set[Key] = set()  # functions that the process has
@@ -176,6 +201,13 @@ class _Worker:
         if not self._pipe.poll(seconds):
             raise TimeoutError(f"it took longer than {seconds:g} s")
         return pickle.loads(self._pipe.recv_bytes())
+
+
+def _ended(code: int, processor_seconds: float) -> Exception:
+    """Why a process has ended with an exit code."""
+    if code == -signal.SIGPROF:
+        return TimeoutError(f"it needed more than {processor_seconds:g} s of processor time")
+    return RuntimeError(f"its process ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}")
 
 
 def serve(descriptor: int) -> None:
@@ -194,7 +226,7 @@ def serve(descriptor: int) -> None:
 
 
 def _replies(
-    functions: dict[Key, Callable[..., Any]], key: Key, function: bytes | None, calls: bytes, seconds: float
+    functions: dict[Key, Callable[..., Any]], key: Key, function: bytes | None, calls: bytes, seconds: Seconds
 ) -> Iterator[bytes]:
     """A reply when everything is loaded, then one for each call, up to the first that raises."""
     try:
@@ -202,13 +234,13 @@ def _replies(
             functions[key] = pickle.loads(function)
         arguments_of_calls = pickle.loads(calls)
     except Exception as error:  # noqa: BLE001 - code of users
-        message = f"a function cannot be loaded in a process of its own, which has {MEMORY >> 30} GiB"
         remedy = "Declare it `quick` to run it in the rollout worker."
-        yield _raised(RuntimeError(f"{message}: {format_error(error)}. {remedy}"))
+        yield _raised(MarlError(f"{_NOT_LOADED}: {format_error(error)}. {remedy}"))
         return
     yield pickle.dumps((False, None))
     for arguments in arguments_of_calls:
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)  # ends this process if its parent is gone
+        signal.setitimer(signal.ITIMER_REAL, seconds[0] + 1)  # ends this process if its parent is gone
+        signal.setitimer(signal.ITIMER_PROF, seconds[1])
         try:
             value = functions[key](*arguments)
             reply = cloudpickle.dumps((False, asyncio.run(value) if inspect.iscoroutine(value) else value))
@@ -218,16 +250,17 @@ def _replies(
             return
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         yield reply
 
 
 def _stop(*_: Any, **__: Any) -> None:
-    raise _Breakpoint
+    raise Breakpoint
 
 
 def _raised(error: BaseException) -> bytes:
     """A reply with an exception; as a RuntimeError if it cannot be pickled, or would end or confuse an event loop."""
-    if isinstance(error, Exception | _Breakpoint) and not isinstance(error, StopIteration):
+    if isinstance(error, Exception | Breakpoint) and not isinstance(error, StopIteration):
         with contextlib.suppress(Exception):  # code of users
             reply: bytes = cloudpickle.dumps((True, error))
             pickle.loads(reply)
@@ -235,11 +268,10 @@ def _raised(error: BaseException) -> bytes:
     return pickle.dumps((True, RuntimeError(format_error(error))))
 
 
-_POOL = _Pool()
+_POOL, _LIBRARIES = Workers(16), Workers(1)
 
 
 def end_processes() -> None:
     """End the worker processes of this process; later calls start new ones."""
-    global _POOL
-    _POOL.stop()
-    _POOL = _Pool()
+    for pool in (_POOL, _LIBRARIES):
+        pool.stop()

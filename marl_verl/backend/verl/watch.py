@@ -6,10 +6,9 @@ the worker. So `Watch` keeps a call pending at every actor, which fails as soon 
 
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from marl_verl.backend.protocol import OUT_OF_MEMORY, Host, one_line
@@ -30,7 +29,7 @@ class Watch:
     def __init__(self, actors: Mapping[str, Any], activity: Callable[[], str], host: Host) -> None:
         self._actors, self._activity, self._host = dict(actors), activity, host
         self._calls: dict[str, Any] = {}
-        self._lock = threading.Lock()
+        self._error: Exception | None = None  # of the context
         self._stopped = threading.Event()
 
     @contextmanager
@@ -43,48 +42,39 @@ class Watch:
         try:
             yield
         except Exception as error:
+            self._error = error
             # Ray reports a dead actor as unavailable at first
-            until = time.monotonic() + (PATIENCE if self._actors and isinstance(error, RayError) else PERIOD)
-            died = None
-            with suppress(Exception):  # a watch that fails does not hide the run's error
-                while (died := self._died(timeout=PERIOD)) is None and time.monotonic() < until:
-                    time.sleep(PERIOD / 10)
-            if died is not None:
-                traceback.print_exc()
-                self._finish(died)
+            thread.join(PATIENCE if self._actors and isinstance(error, RayError) else 2 * PERIOD)
             raise
         finally:
             self._stopped.set()
             thread.join()
 
-    def _died(self, timeout: float = 0.0) -> str | None:
-        """The error message for the first dead process, or None; waits `timeout` seconds for busy actors."""
-        with self._lock:
-            deaths = {f"Ray's {name}": KILLED for name in dead_servers()} or self._dead_actors(timeout)
-        if not deaths:
+    def _died(self) -> str | None:
+        """The error message for the first dead process, or None."""
+        process, why = next(self._deaths(), (None, ""))
+        if process is None:
             return None
-        process, why = next(iter(deaths.items()))
         if (blocked := reason_file()) is not None and blocked.is_file():
             why = blocked.read_text()
         return f"{process} died {self._activity()} ({why}). {self._host.advice()}"
 
-    def _dead_actors(self, timeout: float) -> dict[str, str]:
-        """Dead actor -> why. One that answered, or whose call raised otherwise, is asked again."""
+    def _deaths(self) -> Iterator[tuple[str, str]]:
+        """Dead processes, and why. An actor that answered, or whose call raised otherwise, is asked again."""
         import ray
 
+        yield from ((f"Ray's {name}", KILLED) for name in dead_servers())
         for name in self._actors.keys() - self._calls.keys():
             self._calls[name] = self._actors[name].__ray_call__.remote(is_healthy)
         calls = list(self._calls.values())
-        answered = ray.wait(calls, num_returns=len(calls), timeout=timeout)[0] if calls else []
-        deaths: dict[str, str] = {}
+        answered = ray.wait(calls, num_returns=len(calls), timeout=PERIOD / 2)[0] if calls else []
         for name in [name for name in self._actors if self._calls[name] in answered]:
             try:
                 why = None if ray.get(self._calls.pop(name)) else KILLED
             except Exception as error:  # noqa: BLE001 - of any kind: the actor is dead, or is asked again
                 why = cause_of_death(error)
             if why is not None:
-                deaths[f"the {name}"] = why
-        return deaths
+                yield f"the {name}", why
 
     def _look(self) -> None:
         while not self._stopped.wait(PERIOD):
@@ -92,15 +82,15 @@ class Watch:
                 died = self._died()
             except Exception as error:  # noqa: BLE001 - without a watch, the run could hang
                 traceback.print_exc()
-                died = f"cannot check the run's processes: {one_line(error)}. {self._host.advice()}"
+                problem = f"cannot check the run's processes: {one_line(error)}. {self._host.advice()}"
+                died = problem if self._error is None else None  # the run's error is not hidden
             if died is not None and not self._stopped.is_set():  # a shutdown ends actors, too
-                self._finish(died)
+                if self._error is not None:
+                    traceback.print_exception(self._error)
+                print(f"marl-verl: {died}", file=sys.stderr)
+                emit("error", message=died, expected=False)
+                self._host.leave(1)
                 return
-
-    def _finish(self, died: str) -> None:
-        print(f"marl-verl: {died}", file=sys.stderr)
-        emit("error", message=died, expected=False)
-        self._host.leave(1)
 
 
 def is_healthy(actor: Any) -> bool:

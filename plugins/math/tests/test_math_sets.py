@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import os
-import signal
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from marl_verl_math import matcher
 from marl_verl_math.answers import boxed, stated
@@ -212,9 +211,9 @@ def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
     thread.start()
     thread.join()
     assert found == [True]
-    process = matcher._COMPARE._process
-    assert process is not None
-    os.kill(process.pid, signal.SIGKILL)
+    for process in psutil.Process().children():
+        process.kill()
+        process.wait()
     assert asyncio.run(same("3.25", "13/4"))
 
 

@@ -1,6 +1,6 @@
 """Run programs that models write: limits on all they use, isolation from the machine, and scores they cannot forge.
 
-docs/sandbox.md says what each tier promises. `Limited` bounds calls of a library instead.
+docs/sandbox.md says what each tier promises.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from marl_verl import lazy
 
 if TYPE_CHECKING:
     from marl_verl_sandbox.cases import Cases, check, read_cases
-    from marl_verl_sandbox.limited import Limited
     from marl_verl_sandbox.pool import Limits, Megabytes, SandboxError, Seconds
     from marl_verl_sandbox.runs import AUTO, TIERS, Outcome, Sandbox, current, program_in, run_python, unavailable
     from marl_verl_sandbox.runs import use as use
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
 _RUNNING = ("current", "program_in", "run_python", "unavailable", "use", "used")
 _NAMES = {
     "cases": ("Cases", "check", "read_cases"),
-    "limited": ("Limited",),
     "pool": ("Limits", "Megabytes", "SandboxError", "Seconds"),
     "runs": ("AUTO", "TIERS", "Outcome", "Sandbox", *_RUNNING),
 }
 
 __version__ = "0.1.0"
-__all__ = ["AUTO", "TIERS", "Cases", "Limited", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
+__all__ = ["AUTO", "TIERS", "Cases", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
 __all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]
 
 __getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package

@@ -6,11 +6,8 @@ one: resumed runs and replays would fail. The process is started once, and ends 
 """
 
 import asyncio
-import atexit
 import functools
 import os
-import pickle
-import subprocess
 import sys
 import sysconfig
 import warnings
@@ -24,8 +21,9 @@ import cloudpickle
 
 import marl_verl
 from marl_verl import threads
+from marl_verl.algo.sampling.scoring import Breakpoint, Workers
 from marl_verl.episode.turn import shared_length
-from marl_verl.errors import MarlWarning
+from marl_verl.errors import MarlWarning, format_error
 from marl_verl.plugins.loading import GROUP
 
 SECONDS = 120.0  # of a check, with its imports
@@ -33,7 +31,7 @@ SHOWN = 160  # maximum number of characters of a value in an error
 BEFORE = 40  # of which so many come before a difference
 ROUNDS = 100  # iterations of the event loop that cancelled tasks may take to end
 VARIABLE = "PYTHONHASHSEED"
-CODE = "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); from marl_verl_testing.given import serve"
+_ELSEWHERE = Workers(1, {VARIABLE: "2" if os.environ.get(VARIABLE) == "1" else "1"})
 INSTALLED = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
     str(Path(marl_verl.__file__).parent),
@@ -104,41 +102,18 @@ def same_elsewhere(
     compute: Callable[[], list[str]], mine: list[str], label: str, error: type[Exception] = AssertionError
 ) -> None:
     """Raise `error` if `compute()` is not `mine` in the other process; MarlWarning where it cannot be sent or fails."""
-    process = _process()
     try:
-        pickle.dump(_packed(compute), process.stdin)  # type: ignore[arg-type]
-        process.stdin.flush()  # type: ignore[union-attr]
-        right, theirs = pickle.load(process.stdout)  # type: ignore[arg-type]
-    except BaseException as failure:
-        process.kill()  # it may still be computing
-        process.communicate()
-        _process.cache_clear()
-        if not isinstance(failure, Exception):
-            raise
-        right, theirs = False, str(failure)
-    if right:
+        theirs = _ELSEWHERE.value(_run, _packed(compute), seconds=(SECONDS, 0.0))
+    except (Exception, Breakpoint) as failure:  # noqa: BLE001 - whatever the user's code raises
+        why = "is not checked with another hash seed, which changes the order of sets"
+        warnings.warn(f"{label} {why}: {format_error(failure)}", MarlWarning, stacklevel=3)
+    else:
         seed = "with another PYTHONHASHSEED, which orders sets (sort what is read from one),"
         same(mine, theirs, f"{label} {seed}", error)
-    else:
-        why = "is not checked with another hash seed, which changes the order of sets"
-        warnings.warn(f"{label} {why}: {theirs}", MarlWarning, stacklevel=3)
 
 
-def serve() -> None:
-    """Answer requests from standard input until it is closed; runs in the other process."""
-    reply = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what the user's code prints
-    while True:
-        try:
-            payload = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            result = True, cloudpickle.loads(payload)()
-        except BaseException as error:  # noqa: BLE001  whatever the user's code raises
-            result = False, f"{type(error).__name__}: {error}"
-        pickle.dump(result, reply)
-        reply.flush()
+def _run(computation: bytes) -> Any:
+    return cloudpickle.loads(computation)()
 
 
 def _packed(compute: Callable[[], list[str]]) -> bytes:
@@ -163,13 +138,3 @@ def _packed(compute: Callable[[], list[str]]) -> bytes:
 def _plugins() -> set[str]:
     """The packages of installed plugins, which may be editable."""
     return {point.value.partition(":")[0].partition(".")[0] for point in entry_points(group=GROUP)}
-
-
-@functools.cache
-def _process() -> subprocess.Popen[bytes]:
-    environment = {**os.environ, VARIABLE: "2" if os.environ.get(VARIABLE) == "1" else "1"}
-    command = [sys.executable, "-c", f"{CODE}; serve()"]
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    pickle.dump(sys.path, process.stdin)  # type: ignore[arg-type]
-    atexit.register(process.kill)
-    return process
