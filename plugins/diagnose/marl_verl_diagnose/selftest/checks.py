@@ -4,13 +4,17 @@ Later checks use the models and runs of earlier ones, and make what is missing. 
 one. `record_property` keeps the figures for the report.
 """
 
+import itertools
 import json
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,12 +24,15 @@ import pytest
 from marl_verl.api import Run, evaluate, load_run, train
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.errors import RunError
+from marl_verl.run.progress import Display, Event
 
 GPUS = "MARL_VERL_SELFTEST_GPUS"
 """Environment variable: the GPUs to use."""
 STEPS, TASKS = 4, 20  # steps of the first run, and held-out tasks
 DIFFERENCE = 0.02  # between log-probs of sampling and of training, in nats per token
+SPREAD = 256  # MiB by which the memory in use while the servers sleep may change
 LARGEST, MEAN = 1e-4, 2e-2  # differences of log-probs from transformers': the largest in float32, the mean in bf16
+ABOVE = 1.25  # the measured peak of a GPU's memory may be this times the estimate of a dry run
 LINES = 60  # of the log of a run that failed
 # on a GPU a larger model; both are trained on demonstrations for some seconds, on a CPU
 TINY = {"agents": ["holder", "asker"], "steps": 100, "good": 0.3}
@@ -79,7 +86,8 @@ def test_versions(record_property: Record) -> None:
 @pytest.mark.gpu(300)
 def test_log_probs(place: Place, record_property: Record) -> None:
     """verl's engine gives the log-probs of transformers in float32, however rows are batched: mean difference below
-    2e-2 in bf16, largest below 1e-4 in float32; the gradient is finite"""
+    2e-2 in bf16, largest below 1e-4 in float32; the gradient is finite; on a GPU, the peak memory is at most 1.25 times
+    the estimate"""
     command = [sys.executable, "-m", "marl_verl_diagnose.selftest.log_probs", str(place.work)]
     with Path(place.work, "log-probs.log").open("w+b") as log:
         code = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
@@ -88,28 +96,38 @@ def test_log_probs(place: Place, record_property: Record) -> None:
     assert code == 0, f"its process ended with exit code {code}"
     passes = json.loads(Path(place.work, "log-probs.json").read_text())
     record_property("passes", passes)
-    name, limit = ("mean", MEAN) if place.gpu else ("largest", LARGEST)
-    measured = [row for row in passes if "skipped" not in row]
-    assert measured, "no pass fits into the memory"
-    for row in measured:
+    check_passes(passes, place.gpu)
+
+
+def check_passes(passes: Sequence[Mapping[str, Any]], gpu: bool) -> None:
+    """Check the figures of `log_probs.measure`."""
+    name, limit = ("mean", MEAN) if gpu else ("largest", LARGEST)
+    for row in (row for row in passes if "skipped" not in row):
         label = f"{row['batch']}, {row['tokens']} tokens, entropy {row['entropy']}"
         assert math.isfinite(row["grad norm"]) and row["grad norm"] > 0, f"{label}: gradient {row['grad norm']}"  # noqa: PT018
         assert row[name] < limit, f"{label}: log-probs differ from transformers' by {row[name]:.2g} ({name})"
+        peak, estimate = row["peak GiB"], row["estimate GiB"]
+        fits = not gpu or peak < ABOVE * estimate  # on a CPU, the peak is mostly libraries
+        assert fits, f"{label}: {peak:.1f} GiB were needed, and the estimate is {estimate:.1f}"
 
 
 @pytest.mark.gpu(600)
 def test_colocated(place: Place, record_property: Record) -> None:
-    """two policies on one pool train; sampled and recomputed log-probs differ by less than 0.02"""
-    run = colocated(place)
+    """two policies on one pool train; sampled and recomputed log-probs differ by less than 0.02; on a GPU, the memory
+    in use while the servers sleep stays within 256 MiB"""
+    run, used = colocated(place)
     lines = learnt(run, range(1, STEPS + 1), ("holder", "asker"), record_property)
     record_property("seconds to the first step", run.summary["seconds_to_first_step"] if run.summary else None)
     agreed(lines, ("holder", "asker"), record_property)
+    record_property("MiB in use while the servers sleep", used)
+    assert used or not place.gpu, "nvidia-smi did not report the memory in use"
+    assert not used or max(used) - min(used) <= SPREAD, f"while the servers sleep, {used} MiB are in use: not constant"
 
 
 @pytest.mark.gpu(600)
 def test_resume(place: Place, record_property: Record) -> None:
     """the run continues from its checkpoint, and log-probs agree as before"""
-    run = colocated(place)
+    run, _ = colocated(place)
     last = max(run.checkpoints)
     run = train(resume=run, overrides={"trainer.total_training_steps": last + 1})
     lines = learnt(run, [last + 1], ("holder", "asker"), record_property)
@@ -159,7 +177,7 @@ def test_export_eval(place: Place, record_property: Record) -> None:
 
     from marl_verl.run.checkpoint.export import choose, export
 
-    run = colocated(place)
+    run, _ = colocated(place)
     output = place.work / "exported"
     export(choose(run.folder, "asker", STEPS), output)
     source = run.config.policies.asker.actor_rollout_ref.model.path
@@ -206,22 +224,34 @@ def recipe(place: Place, policies: Mapping[str, Any], pool: bool = True) -> dict
     }
 
 
-def trained(place: Place, name: str, content: dict[str, Any]) -> Run:
+def trained(place: Place, name: str, content: dict[str, Any], **options: Any) -> Run:
     """The run of that name, which another check may have trained already."""
     folder = place.work / "runs" / name
     if folder.exists():
         assert (folder / "summary.json").is_file(), f"run '{name}' has failed in an earlier check"
         return load_run(folder)
     try:
-        return train(content, {"marl.run.dir": str(folder.parent), "marl.run.name": name})
+        return train(content, {"marl.run.dir": str(folder.parent), "marl.run.name": name}, **options)
     except RunError as error:
         print(*error.log.read_text(errors="replace").splitlines()[-LINES:], sep="\n")
         raise
 
 
-def colocated(place: Place) -> Run:
-    """Two policies on one pool."""
-    return trained(place, "colocated", recipe(place, {"holder": {}, "asker": {}}))
+def colocated(place: Place) -> tuple[Run, list[int]]:
+    """Two policies on one pool; and `asleep` of their run, [] where it has been trained before or without a GPU."""
+    samples: list[tuple[float, int]] = []
+    ends: list[float] = []
+    plain = Display()
+
+    def event(values: Event) -> None:
+        if values["event"] == "step":
+            ends.append(time.time())
+        plain.event(values)
+
+    with gpu_memory(samples):
+        content = recipe(place, {"holder": {}, "asker": {}})
+        run = trained(place, "colocated", content, progress=Display(callback=event))
+    return run, asleep(samples, ends) if samples else []
 
 
 def adapter(place: Place) -> Run:
@@ -258,3 +288,40 @@ def agreed(lines: Lines, policies: Sequence[str], record: Record) -> None:
         apart = [line[f"policy/{name}/rollout_corr/log_ppl_abs_diff"] for line in lines]
         record(f"{name}: sampled against recomputed log-probs", apart)
         assert max(apart) < DIFFERENCE, f"log-probs of policy '{name}' differ by {max(apart):.3g} nats per token"
+
+
+@contextmanager
+def gpu_memory(samples: list[tuple[float, int]]) -> Iterator[None]:
+    """Record (time, MiB in use on the first GPU) ten times a second; nothing without nvidia-smi."""
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=100", f"--id={first}"]
+    try:
+        process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    except FileNotFoundError:
+        yield
+        return
+
+    def read() -> None:
+        for line in process.stdout or ():
+            if line.strip().isdigit():
+                samples.append((time.time(), int(line)))
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+
+
+def asleep(samples: Sequence[tuple[float, int]], ends: Sequence[float]) -> list[int]:
+    """The lowest use of memory in each step after the first, when the servers sleep and no policy has loaded yet.
+
+    Args:
+        samples: (time, MiB in use).
+        ends: end times of the steps.
+    """
+    steps = itertools.pairwise(ends)
+    return [min((used for at, used in samples if first < at <= last), default=0) for first, last in steps]

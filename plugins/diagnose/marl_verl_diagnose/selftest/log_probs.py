@@ -5,12 +5,15 @@ log-probs must not depend on how verl batches rows (packed or padded), on fused 
 computed. Uses verl internals: its worker's methods.
 """
 
+import copy
 import gc
 import json
+import math
 import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.model import Shape
 
 from marl_verl.config.hardware import RUN_VARIABLE, has_accelerator
+from marl_verl.models.count import sizes
+from marl_verl.run.estimate import training
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
 SHARES = (2, 4, 8, 8)  # a row's length is tokens / share
@@ -55,17 +60,22 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update(alone)
     references = {tokens: _reference(model, _rows(tokens), gpu) for tokens in TOKENS[gpu]}
+    memory = torch.cuda.get_device_properties(0).total_memory / GIB if gpu else math.inf
     for fused in (False, True):
-        worker = _worker(_settings(model, fused, gpu))
+        settings = _settings(model, fused, gpu)
+        worker = _worker(settings)
         for (tokens, reference), batch, entropy in product(references.items(), BATCHES[fused], (False, True)):
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
             options = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused}
             options["calculate_entropy"] = entropy
-            try:
-                figures = _measured(worker, tokens, reference, options)
-            except torch.OutOfMemoryError as error:  # padded rows of 16,384 tokens need more than 80 GiB
-                figures = {"skipped": str(error)}
-            table.append({"batch": batch, "tokens": tokens, "entropy": entropy, **figures})
+            positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
+            needed = _estimate(settings, positions, options, gpu)
+            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
+            if needed > memory:
+                row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
+            else:
+                row |= _measured(worker, tokens, reference, options)
+            table.append(row)
         del worker
         gc.collect()
         torch.cuda.empty_cache()
@@ -134,6 +144,16 @@ def _settings(model: str, fused: bool, gpu: bool) -> Any:
     return settings
 
 
+def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool) -> float:
+    """The memory in GiB that a dry run estimates for an update of one micro-batch."""
+    part = copy.deepcopy(settings)
+    part.model.use_remove_padding = options["use_remove_padding"]
+    part.actor.calculate_entropy = options["calculate_entropy"]
+    model = sizes(part.model)
+    assert model is not None  # the model is ours
+    return sum(training(model, part, part.actor.fsdp_config, 1, positions, gpu).values()) / GIB
+
+
 def _worker(settings: Any) -> Any:
     from marl_verl.backend.learning.workers import PolicyWorker
 
@@ -142,10 +162,8 @@ def _worker(settings: Any) -> Any:
     return worker
 
 
-def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, and on a GPU the
-    peak memory."""
-    import torch
+def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) -> dict[str, float]:
+    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory."""
     from verl.workers.utils.padding import response_from_nested
 
     from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
@@ -156,17 +174,15 @@ def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) 
     values = response_from_nested(computed["log_probs"].cpu().float(), mask).values()
     difference = (values - expected).abs()
     update = {"mini_batch_size": len(rows), "global_batch_size": len(rows), "epochs": 1, "seed": 0}
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
+    reset, peak = _peak()
+    reset()
     begun = time.monotonic()
     old = values.split([len(row) // 2 for row in rows])
     output = worker.update_actor(_batch(rows, UPDATE_FIELDS, {**options, **update}, old))
     seconds = time.monotonic() - begun
     (gradient,) = output["metrics"]["grad_norm"]
-    figures = {"mean": float(difference.mean()), "largest": float(difference.max()), "grad norm": float(gradient)}
-    if torch.cuda.is_available():
-        figures["peak GiB"] = torch.cuda.max_memory_allocated() / GIB
-    return {**figures, "seconds": seconds}
+    differences = {"mean": float(difference.mean()), "largest": float(difference.max())}
+    return {**differences, "grad norm": float(gradient), "seconds": seconds, "peak GiB": peak() / GIB}
 
 
 def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], old: Any = ()) -> Any:
@@ -193,6 +209,22 @@ def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], ol
     for name, value in {**everywhere, **settings}.items():
         tu.assign_non_tensor_data(data, name, value)
     return data
+
+
+def _peak() -> tuple[Callable[[], Any], Callable[[], int]]:
+    """(function that resets the peak of used memory, function that returns it): of the GPU, or of this process."""
+    from verl.utils.device import get_torch_device, is_cuda_available
+
+    if is_cuda_available:
+        device = get_torch_device()
+        return device.reset_peak_memory_stats, device.max_memory_allocated
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def resident() -> int:
+        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
+        return int(line.split()[1]) << 10
+
+    return lambda: reset.write_text("5"), resident
 
 
 if __name__ == "__main__":
