@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import pytest
 from omegaconf import OmegaConf
 
@@ -109,6 +110,7 @@ def known() -> Any:
         name = f"docs_{block.page.removesuffix('.md')}_{block.number}"
         module = types.ModuleType(name)
         sys.modules[name] = module
+        cloudpickle.register_pickle_by_value(module)  # it has no file
         vars(module).update(above.get(block.section, {}) if block.section else {})
         exec(compile(block.code, name, "exec"), vars(module))
         above[block.section] = {n: v for n, v in vars(module).items() if not n.startswith(("_", "marl_", "test_"))}
