@@ -53,6 +53,14 @@ def received(receiver: Receiver) -> Iterator[list[BaseException]]:
 
 
 @contextmanager
+def awaited(label: str) -> Iterator[None]:
+    """Send the command line what the start of the run waits for in this context."""
+    emit("awaited", what=label, ready=False)
+    yield
+    emit("awaited", what=label, ready=True)
+
+
+@contextmanager
 def timed(times: dict[str, float], name: str) -> Iterator[None]:
     """Add the duration of the context in seconds to `times[name]`, unless it raises."""
     begun = time.monotonic()

@@ -53,6 +53,7 @@ class Display:
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._live: Live | None = None
         self._activity, self._since, self._spinner = "", 0.0, Spinner("dots")
+        self._waiting: list[str] = []  # for what, at the start of a run on Ray
         self._step: Event | None = None  # the last one
         self._line, self._held_out = "", ""
         self._shown = 0.0  # when the last line of a step or of an evaluation was printed
@@ -64,7 +65,8 @@ class Display:
             yield ProgressBar(self._step["steps"], self._step["step"], width=30)
             for text in filter(None, (self._line, self._held_out)):
                 yield Text(text, no_wrap=False, overflow="fold")  # the console leaves long lines to the terminal
-        self._spinner.update(text=f"{self._activity}  {time.monotonic() - self._since:.0f} s")
+        waiting = f"  waiting for {', '.join(self._waiting)}" if self._waiting else ""
+        self._spinner.update(text=f"{self._activity}  {time.monotonic() - self._since:.0f} s{waiting}")
         yield self._spinner
 
     @staticmethod
@@ -134,6 +136,8 @@ class Display:
             self.note(f"{event['name']} ...")
         elif kind == "doing" and event.get("phases"):
             self._activity, self._since = " and ".join(dict.fromkeys(event["phases"])), time.monotonic()
+        elif kind == "awaited":
+            (self._waiting.remove if event["ready"] else self._waiting.append)(event["what"])
         elif kind == "validation":
             success = event["metrics"]["validation/success"]
             sampled = event["metrics"]["validation/success_sampled"]

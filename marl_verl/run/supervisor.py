@@ -219,8 +219,9 @@ def _variables(gpu: bool) -> dict[str, str]:
 
 
 def prctl(option: int, value: int) -> None:
-    """Set a process attribute."""
-    ctypes.CDLL(None).prctl(option, value)
+    """Set a process attribute on Linux; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:

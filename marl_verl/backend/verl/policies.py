@@ -29,6 +29,7 @@ from marl_verl.backend.verl.devices import Devices, numbered, ranks, rendezvous_
 from marl_verl.backend.verl.rollouts import PARTITION, DirectClient
 from marl_verl.config.hardware import cpu_run, first_replica_rank
 from marl_verl.config.placement import pools_of, server_gpus, uses_all_cores
+from marl_verl.events import awaited
 from marl_verl.team import PolicyConfig, TeamConfig
 from marl_verl.threads import in_thread
 
@@ -102,7 +103,8 @@ class Servers(Runtime):
             if single_server(self.section) is None:
                 await self.servers._init_global_load_balancer()
 
-        asyncio.run(start())
+        with awaited(f"server of {self.name}"):
+            asyncio.run(start())
 
 
 class PolicyRuntime(LearningPolicy, Servers):
@@ -163,11 +165,12 @@ class PolicyRuntime(LearningPolicy, Servers):
         def reseed(worker: Any) -> None:
             torch.manual_seed(seed)  # of new adapters; the generator of a worker's process starts at a random seed
 
-        ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
-        self.workers.init_model()
-        self.set_losses()
-        for critic in self.critics:
-            critic.start(spawned[CRITIC])
+        with awaited(f"training of {self.name}"):
+            ray.get([worker.__ray_call__.remote(reseed) for worker in self.workers.workers])
+            self.workers.init_model()
+            self.set_losses()
+            for critic in self.critics:
+                critic.start(spawned[CRITIC])
 
     def actors(self) -> dict[str, Any]:
         if not self.first:
