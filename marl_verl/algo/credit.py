@@ -40,6 +40,10 @@ class Credit(Part):
     no_tree: ClassVar[str | None] = None  # why rows must not be of trees; None: they may be
     needs_tree: ClassVar[str | None] = None  # why rows must be of trees; None: sessions will do
 
+    def incompatibility(self, branches: bool) -> str | None:
+        """Why the credit is incompatible with rows of trees (`branches`), or of sessions; None if it is compatible."""
+        return self.no_tree if branches else self.needs_tree
+
     def consumed(self) -> tuple[str, ...]:
         """Components that the credit replaces; they are excluded from the sum of all components."""
         return ()

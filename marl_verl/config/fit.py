@@ -94,7 +94,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
             label = f"returns '{joint[0]}' sums the turns of all agents" if joint else "turns of a tree are of several"
             yield f"reward component '{cost}' is of one agent's whole episode, but {label}: leave it out of the mix"
     for credit in algorithm.credit:
-        if (why := credit.no_tree if sampler.branches else credit.needs_tree) is not None:
+        if (why := credit.incompatibility(sampler.branches)) is not None:
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
         if credit.repeated and algorithm.advantage.returns.sums_turns:
             problem = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"

@@ -60,13 +60,14 @@ class Need:
 
     def __str__(self) -> str:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])[:LARGEST]
+        fit = "; does not fit" if self.total > self.room else ""
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
-        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({parts}, ...)"
+        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({parts}, ...){fit}"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
         if self.real and self.total > self.room:
-            raise MarlError(f"memory of {self}; does not fit: {REMEDY}")
+            raise MarlError(f"memory of {self}: {REMEDY}")
 
 
 def training(

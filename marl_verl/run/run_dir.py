@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import zlib
@@ -94,7 +95,7 @@ def how_to_continue(folder: Path) -> str:
     if (folder / REQUEST).is_file():
         return "Run the evaluation again"
     if complete(folder / "checkpoints"):
-        return f"Continue with: marl-verl train --resume {folder}"
+        return f"Continue with: marl-verl train --resume {shlex.quote(str(folder))}"
     return "No checkpoint was saved yet: start a new run"
 
 

@@ -117,9 +117,10 @@ class Workers:
             self._idle.put(worker)
 
     def stop(self) -> None:
-        """End the processes; later calls start new ones."""
+        """End the processes, and forget their functions; later calls start new ones."""
         for worker in self._workers:
             worker.stop()
+        self._functions.clear()
 
     def _take(self) -> "_Worker":
         """An idle worker; one is added each `PATIENCE` seconds while calls wait."""

@@ -126,11 +126,12 @@ class ScriptedContext(SamplingContext):
         tasks: TaskSet | None = None,
         seed: int = 0,
         delay: Callable[[Act, int], int] | None = None,
-        order: int | None = None,
-        failing: Callable[[Request], bool] | None = None,
         rewards: Mapping[str, RoleReward] | None = None,
         sides: Mapping[str, str] | None = None,
         untrained: Sequence[str] = (),
+        *,
+        order: int | None = None,
+        failing: Callable[[Request], bool] | None = None,
         **options: Any,
     ) -> None:
         rewards, sides = rewards or {}, sides or {}
