@@ -2,6 +2,7 @@
 which belongs to one split for every seed."""
 
 import hashlib
+import itertools
 import json
 import math
 import random
@@ -110,6 +111,7 @@ class DrawnTasks(TaskSet):
 
     name: ClassVar[str]
     agents: ClassVar[tuple[str, ...]]
+    one_in: ClassVar[int] = 10  # one task in ten is in the test split
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` different tasks. MarlError if the split has fewer."""
@@ -120,18 +122,20 @@ class DrawnTasks(TaskSet):
         """(observation, answer) pairs of training tasks: a share `good` is right, the others are careless."""
         self.agents.index(agent)  # ValueError for an agent that the task does not have: it would learn another's part
         rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            pair = self._demonstration(agent, self._next_task(rng, "train"), rng, good)
-            pairs += [pair] if pair else []
-        return pairs
+        pairs = (self._demonstration(agent, self._next_task(rng, "train"), rng, good) for _ in itertools.count())
+        return list(itertools.islice(filter(None, pairs), count))
 
     def _next_task(self, rng: random.Random, split: Split) -> Task:
         return distinct(lambda: self._draw(rng, split), 1, split, self.name)[0]
 
-    @abstractmethod
     def _draw(self, rng: random.Random, split: Split) -> Task | None:
         """One random task, or None if it is not in this split."""
+        drawn = self._random_task(rng)
+        return drawn[1] if drawn and held_out(drawn[0], self.one_in) == (split == "test") else None
+
+    @abstractmethod
+    def _random_task(self, rng: random.Random) -> tuple[str, Task] | None:
+        """(the text that decides the split of a random task, the task); None for a draw that makes no task."""
 
     @abstractmethod
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str] | None:
@@ -202,11 +206,6 @@ def side_statistics(episodes: Sequence[Mapping[str, float]]) -> dict[str, dict[s
         scores = [outcomes[side] for outcomes in episodes if side in outcomes]
         statistics[side] = {"outcome": sum(scores) / len(scores), "wins": winners.count(side) / len(episodes)}
     return statistics
-
-
-def draws(episodes: Sequence[Mapping[str, float]]) -> float:
-    """The share of episodes without a winner; there must be an episode."""
-    return sum(winner(outcomes) is None for outcomes in episodes) / len(episodes)
 
 
 def wilson(successes: float, tasks: int, z: float = 1.96) -> tuple[float, float]:

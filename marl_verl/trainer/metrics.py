@@ -9,7 +9,7 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Metric
 from marl_verl.backend.protocol import Report, Rollouts
-from marl_verl.tasks.base import draws, side_statistics
+from marl_verl.tasks.base import side_statistics, winner
 
 
 def means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -22,7 +22,7 @@ def outcome_metrics(reports: Sequence[Report], measures: Sequence[Mapping[str, f
     """The mean of each measure of answers and, if the task set scores sides, each side's mean outcome and the share of
     episodes that it won; and the share of draws, which none did."""
     outcomes = [outcome for report in reports for outcome in report.outcomes]
-    values = {"draws": draws(outcomes)} if outcomes else {}
+    values = {"draws": float(np.mean([winner(outcome) is None for outcome in outcomes]))} if outcomes else {}
     for side, statistics in side_statistics(outcomes).items():
         values |= {f"side/{side}/{name}": value for name, value in statistics.items()}
     return values | {f"answer/{name}": value for name, value in means(measures).items()}

@@ -19,7 +19,7 @@ from annotated_types import Interval
 
 from marl_verl import Task, Workflow, hookimpl
 from marl_verl.options import Positive
-from marl_verl.tasks import DrawnTasks, Split, held_out, quick
+from marl_verl.tasks import DrawnTasks, quick
 
 if TYPE_CHECKING:
     from marl_verl import Episode, Turn
@@ -33,7 +33,6 @@ JUNK = ("sand", "stone", "straw", "rust")
 NOTHING = "none"  # the verifier's observation if no box has that number
 BOXES = 4
 PLACES = (1, 2)  # where the prize may be
-HELD_OUT = 10  # one row of boxes in ten
 
 
 class SecondGuessTasks(DrawnTasks):
@@ -74,7 +73,7 @@ class SecondGuessTasks(DrawnTasks):
             return solver_sees(task, []), second if right else first
         return solver_sees(task, [rng.choice((first, second))]), third if right else first
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         boxes, things = rng.sample(DIGITS, BOXES), rng.sample(JUNK, BOXES)
         place, prize = rng.choice(PLACES), rng.choice(PRIZES)
         # with 0.5 nothing is drawn, so that a seed keeps its tasks
@@ -82,10 +81,8 @@ class SecondGuessTasks(DrawnTasks):
             place = PLACES[0]
         things[place] = prize
         prompt = f"boxes {' '.join(boxes)}"
-        if held_out(prompt, HELD_OUT) != (split == "test"):
-            return None
         name = f"second-guess {prompt} {prize} in {boxes[place]}"
-        return Task(name, prompt, {"boxes": boxes, "things": things})
+        return prompt, Task(name, prompt, {"boxes": boxes, "things": things})
 
 
 def candidates(task: Task) -> list[str]:

@@ -9,7 +9,7 @@ from marl_verl_search.tasks import SearchTasks
 
 from marl_verl import Task, hookimpl
 from marl_verl.episode import CallError
-from marl_verl.tasks import DrawnTasks, held_out, quick
+from marl_verl.tasks import DrawnTasks, quick
 
 NAMES = ("ada", "ben", "cleo", "dan", "eva", "finn", "gil", "hana")
 TAGS = {"reader": "search", "experimenter": "measure", "analyst": "answer"}
@@ -56,15 +56,13 @@ class Instruments(DrawnTasks, SearchTasks):
             seen, right, careless = f"{name} {task.data['law']} reading {reading}", value, reading
         return seen, f"<{TAGS[agent]}>{right if rng.random() < good else careless}</{TAGS[agent]}>"
 
-    def _draw(self, rng, split):
+    def _random_task(self, rng):
         drawn = {name: (rng.randrange(10), rng.randrange(10)) for name in rng.sample(NAMES, 4)}
-        if held_out(str(drawn), 10) != (split == "test"):
-            return None
         (name, (law, reading)), *_ = drawn.items()
         notes = [{"title": title, "text": f"add {added}"} for title, (added, _) in drawn.items()]
         readings = {title: str(shown) for title, (_, shown) in drawn.items()}
         data = {"paragraphs": notes, "readings": readings, "law": f"add {law}", "answers": [str((law + reading) % 10)]}
-        return Task(f"instruments {drawn}", name, data)
+        return str(drawn), Task(f"instruments {drawn}", name, data)
 
 
 @quick

@@ -12,8 +12,6 @@ _NAMES = {
     "clients": ("openai_client", "openai_client_sync", "transport"),
     "tools": ("McpError", "McpServer", "mcp_server", "recorded_tool"),
 }
-
-__version__ = "0.1.0"
 __all__ = ["McpError", "McpServer", "mcp_server", "openai_client", "openai_client_sync", "recorded_tool", "transport"]
 
 __getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package

@@ -1,3 +1,1 @@
 """AT-GRPO: candidates for one act are compared, and the best is the next state."""
-
-__version__ = "0.1.0"

@@ -1,3 +1,1 @@
 """Programs written and tested by teams of agents."""
-
-__version__ = "0.1.0"

@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl import Task
-from marl_verl.tasks import DrawnTasks, Split, held_out
+from marl_verl.tasks import DrawnTasks
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CODER, TESTER, CoderTester
 
-HELD_OUT = 10  # one task in ten
 SIGNS = {"plus": "+", "minus": "-", "times": "*"}
 INPUTS = (3, 0, -2, 11)
 """Inputs of the tests; the first is public."""
@@ -50,14 +49,12 @@ class SmallPrograms(DrawnTasks, CodeWithTests):
             answer = fenced("json", json.dumps([tested(word, int(number), right)]))
         return sees(task, failed), answer
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         word, number = rng.choice(list(SIGNS)), rng.randint(2, self.largest)
         prompt = f"{word} {number}"
-        if held_out(prompt, HELD_OUT) != (split == "test"):
-            return None
         first, *others = ({"input": f"{value}\n", "output": f"{result(word, value, number)}\n"} for value in INPUTS)
         data = {"public": [first], "private": others, "solution": program(word, str(number))}
-        return Task(f"small-programs {prompt}", prompt, data)
+        return prompt, Task(f"small-programs {prompt}", prompt, data)
 
 
 class TinyCoderTester(CoderTester):

@@ -1,3 +1,1 @@
 """Dr. MAS: advantages are normalised per agent."""
-
-__version__ = "0.1.0"

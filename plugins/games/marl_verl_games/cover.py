@@ -15,7 +15,7 @@ from annotated_types import Interval
 from marl_verl import Task, Workflow
 from marl_verl.algo.algorithms import Metric
 from marl_verl.episode import Team
-from marl_verl.tasks import DrawnTasks, Split, held_out
+from marl_verl.tasks import DrawnTasks
 
 if TYPE_CHECKING:
     from marl_verl.algo.sampling import Sample
@@ -24,7 +24,6 @@ ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 NUMBERS = tuple("12345678")
 AGENTS = tuple(f"agent-{number}" for number in NUMBERS)
 NOTHING = "none"
-HELD_OUT = 5  # one list in five
 
 
 class Cover(DrawnTasks):
@@ -36,6 +35,7 @@ class Cover(DrawnTasks):
 
     quick = True
     name = "cover"
+    one_in = 5
     items: Annotated[int, Interval(ge=2, le=8)] = 2
 
     def score(self, task: Task, answer: Any) -> float:
@@ -49,19 +49,16 @@ class Cover(DrawnTasks):
         """(observation, answer) pairs of training tasks: a share `good` is a number of the list, others are any."""
         AGENTS.index(agent)  # ValueError for an agent that the task does not have
         rng = random.Random(f"cover demonstrations {seed}")
-        pairs: list[tuple[str, str]] = []
-        while len(pairs) < count:
-            task = self._draw(rng, "train")
-            if task is not None:
-                pairs.append((task.prompt, rng.choice(numbers(task) if rng.random() < good else NUMBERS)))
+        pairs = []
+        for _ in range(count):
+            task = self._next_task(rng, "train")
+            pairs.append((task.prompt, rng.choice(numbers(task) if rng.random() < good else NUMBERS)))
         return pairs
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         items = rng.sample(ITEMS, self.items)
         shown = " ".join(items)
-        if held_out(f"cover {' '.join(sorted(items))}", HELD_OUT) != (split == "test"):
-            return None
-        return Task(f"cover {shown}", f"choose {shown}", {"items": items})
+        return f"cover {' '.join(sorted(items))}", Task(f"cover {shown}", f"choose {shown}", {"items": items})
 
 
 def numbers(task: Task) -> tuple[str, ...]:

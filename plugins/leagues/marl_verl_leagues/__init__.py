@@ -1,3 +1,1 @@
 """Leagues: agents that act with past versions of a policy, and checkpoints that play each other."""
-
-__version__ = "0.1.0"

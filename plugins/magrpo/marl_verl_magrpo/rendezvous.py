@@ -20,7 +20,7 @@ from typing import Any
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.tasks import DrawnTasks, Split, held_out
+from marl_verl.tasks import DrawnTasks
 
 LEFT, RIGHT = "left", "right"
 ALONE = "alone"  # a team of one: it knows both halves, and its move counts for both
@@ -28,7 +28,6 @@ LETTERS, DIGITS = tuple("abcdefghij"), tuple("0123456789")
 LENGTH = 2  # letters of a place, and digits
 STAY = "stay"
 NOTHING = "nothing"  # shown for a move that is neither "stay" nor letters and digits in this order
-HELD_OUT = 10  # one place in ten
 BOTH, ONE, STAYED = 1.0, 0.4, 0.1
 STAYING = 0.9  # of the careless demonstrations
 
@@ -80,12 +79,10 @@ class Rendezvous(DrawnTasks):
         moves = {agent: rng.choice((mine, mine, STAY, place)), partner: heard}
         return sees(task, agent, moves), place if heard in (other, place) else mine
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         letters, digits = rng.choices(LETTERS, k=LENGTH), rng.choices(DIGITS, k=LENGTH)
         words = " ".join([*letters, *digits])
-        if held_out(words, HELD_OUT) != (split == "test"):
-            return None
-        return Task(f"rendezvous {words}", f"meet at {words}", {"letters": letters, "digits": digits})
+        return words, Task(f"rendezvous {words}", f"meet at {words}", {"letters": letters, "digits": digits})
 
 
 def _guess(task: Task, agent: str, rng: random.Random) -> str:

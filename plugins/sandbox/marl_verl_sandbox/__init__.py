@@ -20,8 +20,6 @@ _NAMES = {
     "pool": ("Limits", "Megabytes", "SandboxError", "Seconds"),
     "runs": ("AUTO", "TIERS", "Outcome", "Sandbox", *_RUNNING),
 }
-
-__version__ = "0.1.0"
 __all__ = ["AUTO", "TIERS", "Cases", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
 __all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]
 

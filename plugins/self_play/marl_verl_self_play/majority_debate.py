@@ -7,12 +7,11 @@ from typing import Any, Literal
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
-from marl_verl.tasks import DrawnTasks, Split, held_out
+from marl_verl.tasks import DrawnTasks, Split
 
 DEBATERS, JUDGE = ("pro", "con"), "judge"
 LETTERS = ("A", "B")
 HIDDEN, CLAIM = "?", "claim"
-HELD_OUT = 5  # one list in five
 QUESTION = "Which letter occurs more often in a list of letters A and B?"
 
 
@@ -35,6 +34,7 @@ class MajorityDebate(DrawnTasks):
     sides = DEBATERS
     name = "majority-debate"
     agents = (*DEBATERS, JUDGE)
+    one_in = 5
 
     length: Literal[3, 5, 7, 9] = 7
 
@@ -60,10 +60,10 @@ class MajorityDebate(DrawnTasks):
         quotes = (claimed or [str(at + 1) for at in range(self.length)])[: self.length // 2 + 1]
         return debater_sees(letters, claim), " ".join(quotes)
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         letters = rng.choices(LETTERS, k=self.length)
         shown = f"majority {' '.join(letters)}"
-        return Task(shown, QUESTION, {"letters": letters}) if held_out(shown, HELD_OUT) == (split == "test") else None
+        return shown, Task(shown, QUESTION, {"letters": letters})
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
         """Side -> its score."""

@@ -22,8 +22,6 @@ _NAMES = {
     "scripted": ("ScriptedContext", "ScriptedPolicy", "scripted_action", "shown"),
     "task": ("check_task",),
 }
-
-__version__ = "0.1.0"
 __all__ = ["ScriptedPolicy", "ScriptedContext", "row_of", "scripted_action", "shown"]
 __all__ += ["check_algorithm", "check_credit", "check_loss", "check_sampler", "check_task", "check_workflow"]
 

@@ -1,3 +1,1 @@
 """Tiny models made for a run, pretrained ones from Python packages, and the demo tasks that they learn."""
-
-__version__ = "0.1.0"

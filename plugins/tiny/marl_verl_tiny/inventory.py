@@ -8,13 +8,12 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl.episode import Workflow
-from marl_verl.tasks import DrawnTasks, Split, Task, TaskSet, held_out
+from marl_verl.tasks import DrawnTasks, Task, TaskSet
 
 HOLDER, ASKER = "holder", "asker"
 DIGITS = tuple("0123456789")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 NOTHING = "none"  # the asker's message if the holder did not send as many digits as it has
-HELD_OUT = 10  # one list in ten
 
 
 class Inventory(DrawnTasks):
@@ -46,14 +45,12 @@ class Inventory(DrawnTasks):
             return holder_sees(task), " ".join(digits if right else digits[:1] * self.length)
         return asker_sees(task, " ".join(digits)), digits[index - 1] if right else digits[0]
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         digits = rng.choices(DIGITS, k=self.length)
         index = rng.randint(1, self.length)
         words = " ".join(digits)
-        if held_out(words, HELD_OUT) != (split == "test"):
-            return None
         prompt = f"digits {words} index {ORDINALS[index - 1]}"
-        return Task(id=f"inventory {prompt}", prompt=prompt, data={"digits": digits, "index": index})
+        return words, Task(f"inventory {prompt}", prompt, {"digits": digits, "index": index})
 
 
 def holder_sees(task: Task) -> str:

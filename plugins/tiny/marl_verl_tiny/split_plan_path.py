@@ -12,12 +12,11 @@ from annotated_types import Ge, Interval
 
 from marl_verl.episode import Workflow
 from marl_verl.options import NonNegative
-from marl_verl.tasks import DrawnTasks, Split, Task, held_out
+from marl_verl.tasks import DrawnTasks, Task
 from marl_verl_tiny import grid
 
 SCOUT, MOVER = "scout", "mover"
 NOTHING = "none"  # the mover's message if the scout did not send one cell
-HELD_OUT = 10  # one map in ten
 
 
 class SplitPlanPath(DrawnTasks):
@@ -63,7 +62,7 @@ class SplitPlanPath(DrawnTasks):
         path = grid.walk(self.size, walls, start, goal) if right else grid.straight(self.size, start, goal)
         return mover_sees(task, start, goal), " ".join(path)
 
-    def _draw(self, rng: random.Random, split: Split) -> Task | None:
+    def _random_task(self, rng: random.Random) -> tuple[str, Task] | None:
         start, goal, landmark, *walls = rng.sample(grid.cells(self.size), 3 + self.walls)
         walls.sort()
         left = grid.distances(self.size, frozenset(walls), start)
@@ -73,11 +72,9 @@ class SplitPlanPath(DrawnTasks):
         if ahead[-1] == goal and grid.legal(self.size, frozenset(walls), start, ahead) == ahead:
             return None  # too easy: a straight walk would suffice
         board = f"start {start} walls {' '.join(walls)} goal {goal}"
-        if held_out(f"{self.size} {board}", HELD_OUT) != (split == "test"):
-            return None
         data = {"size": self.size, "start": start, "walls": walls, "goal": goal, "landmark": landmark}
         prompt = f"{board} landmark {landmark}"
-        return Task(id=f"plan-path {self.size} {prompt}", prompt=prompt, data=data)
+        return f"{self.size} {board}", Task(f"plan-path {self.size} {prompt}", prompt, data)
 
 
 def scout_sees(task: Task) -> str:

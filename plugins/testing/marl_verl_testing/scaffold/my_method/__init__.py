@@ -2,8 +2,6 @@
 
 from marl_verl.plugins import Registry, hookimpl
 
-__version__ = "0.1.0"
-
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
