@@ -4,8 +4,11 @@ Scripts and notebooks use `train`, `evaluate`, `explain` and `load_run`; plugins
 lazily, so that `marl-verl --help` and reading files stay fast.
 """
 
+import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.version import __version__ as __version__
@@ -21,36 +24,33 @@ if TYPE_CHECKING:
     from marl_verl.plugins import hookimpl
     from marl_verl.tasks import Task, TaskSet
 
-_NAMES = {
-    "algo.advantage": ("Advantage",),
-    "algo.algorithms": ("Algorithm", "Loss", "Metric"),
-    "api": ("Run", "evaluate", "explain", "load_run", "train"),
-    "episode": ("Action", "Episode", "Team", "Turn", "Workflow"),
-    "errors": ("MarlError", "RunError"),
-    "plugins": ("hookimpl",),
-    "algo.rewards": ("Mix",),
-    "algo.sampling": ("Sampler",),
-    "tasks": ("Task", "TaskSet"),
-}
-
 __all__ = ["Action", "Advantage", "Algorithm", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
 
-def lazy(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names are imported at their first use; `names`: module -> its names."""
-    modules = {name: module for module, listed in names.items() for name in listed}
+def lazy(package: str) -> Callable[[str], Any]:
+    """The `__getattr__` of a package that imports a name at its first use, as its file does for type checkers."""
 
     def load(name: str) -> Any:
-        if name not in modules:
+        if name not in lazy_names(package):
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(importlib.import_module(f"{package}.{modules[name]}"), name)
+        return getattr(importlib.import_module(lazy_names(package)[name]), name)
 
     return load
 
 
-__getattr__ = lazy(__name__, _NAMES)
+@functools.cache
+def lazy_names(package: str) -> dict[str, str]:
+    """Name -> module, of the imports in the file of a package."""
+    import ast
+
+    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+__getattr__ = lazy(__name__)
 
 
 def __dir__() -> list[str]:

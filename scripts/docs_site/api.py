@@ -28,11 +28,12 @@ def _module(name: str) -> str:
 
 def _top() -> str:
     """The names that `import marl_verl` has, each with a link to its module's page."""
-    from marl_verl import _NAMES
+    import marl_verl
 
     link = "| [`{name}`][marl_verl.{module}.{name}] | `marl_verl.{module}` |"
-    rows = [link.format(name=name, module=module) for module, names in _NAMES.items() for name in names]
-    members = "\n".join(f"        - {name}" for name in sorted(_NAMES["api"]))
+    modules = {name: marl_verl.lazy_names("marl_verl")[name].partition(".")[2] for name in marl_verl.__all__}
+    rows = [link.format(name=name, module=module) for name, module in modules.items()]
+    members = "\n".join(f"        - {name}" for name, module in sorted(modules.items()) if module == "api")
     lines = ["# Python API", "", "The names of `import marl_verl`. Scripts use `train`, `evaluate`, `explain` and"]
     lines += ["`load_run` ([examples](../python.md)); plugins use the others ([examples](../plugins.md)).", ""]
     lines += ["| name | module |", "|---|---|", *sorted(rows, key=str.casefold), ""]

@@ -8,10 +8,6 @@ if TYPE_CHECKING:
     from marl_verl_agents.clients import openai_client, openai_client_sync, transport
     from marl_verl_agents.tools import McpError, McpServer, mcp_server, recorded_tool
 
-_NAMES = {
-    "clients": ("openai_client", "openai_client_sync", "transport"),
-    "tools": ("McpError", "McpServer", "mcp_server", "recorded_tool"),
-}
 __all__ = ["McpError", "McpServer", "mcp_server", "openai_client", "openai_client_sync", "recorded_tool", "transport"]
 
-__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package
+__getattr__ = lazy(__name__)  # listing a package's commands imports the package

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from marl_verl_sandbox.runs import use as use
     from marl_verl_sandbox.runs import used as used
 
-_RUNNING = ("current", "program_in", "run_python", "unavailable", "use", "used")
-_NAMES = {
-    "cases": ("Cases", "check", "read_cases"),
-    "pool": ("Limits", "Megabytes", "SandboxError", "Seconds"),
-    "runs": ("AUTO", "TIERS", "Outcome", "Sandbox", *_RUNNING),
-}
 __all__ = ["AUTO", "TIERS", "Cases", "Limits", "Megabytes", "Outcome", "Sandbox", "SandboxError", "Seconds"]
 __all__ += ["check", "current", "program_in", "read_cases", "run_python", "unavailable", "use", "used"]
 
-__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package
+__getattr__ = lazy(__name__)  # listing a package's commands imports the package

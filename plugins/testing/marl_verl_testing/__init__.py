@@ -13,16 +13,7 @@ if TYPE_CHECKING:
     from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy, scripted_action, shown
     from marl_verl_testing.task import check_task
 
-_NAMES = {
-    "algorithm": ("check_algorithm", "row_of"),
-    "credit": ("check_credit",),
-    "determinism": ("check_workflow",),
-    "loss": ("check_loss",),
-    "sampler": ("check_sampler",),
-    "scripted": ("ScriptedContext", "ScriptedPolicy", "scripted_action", "shown"),
-    "task": ("check_task",),
-}
 __all__ = ["ScriptedPolicy", "ScriptedContext", "row_of", "scripted_action", "shown"]
 __all__ += ["check_algorithm", "check_credit", "check_loss", "check_sampler", "check_task", "check_workflow"]
 
-__getattr__ = lazy(__name__, _NAMES)  # listing a package's commands imports the package
+__getattr__ = lazy(__name__)  # listing a package's commands imports the package
