@@ -154,22 +154,20 @@ class Effects:
                 messages[at] = restored(messages[at], action.message)
         return tuple(messages)
 
-    def lane(self, agent: str, observation: Observation, slot: str | None) -> str | None:
+    def lane(self, agent: str, observation: Observation, slot: str | None, new: str | None) -> str | None:
         """The slot of a request from a task in `slot`: where the last observation and reply of a lane of this task, or
-        of its parallel tasks, begin the request, it goes on there (of several, the longest)."""
-        ends = []
+        of its parallel tasks, begin the request, it goes on there (of several, the longest), otherwise in `new`."""
+        ends, said = [], [compared(message) for message in observation]
         for act, action in self.turns:
             name, at = act.lane[1], len(act.observation)
             if (
                 act.agent == agent
-                and at < len(observation)
                 and act.turn + 1 == self._lanes[act.lane]
                 and within(name, slot)
-                and compared(observation[at]) == compared(action.message)
-                and self.as_sampled(agent, observation, name)[:at] == act.observation
+                and said[: at + 1] == [compared(message) for message in (*act.observation, action.message)]
             ):
                 ends.append((-at, name != slot, path_of(name), name))
-        return min(ends, key=lambda end: end[:3])[-1] if ends else slot
+        return min(ends, key=lambda end: end[:3])[-1] if ends else new
 
     def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
         """Raise ContextLengthExceeded for a request that is too long for the agent's policy, recorded as a call of

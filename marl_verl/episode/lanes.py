@@ -98,10 +98,11 @@ def numbers() -> tuple[int, ...]:
 
 
 def within(slot: str | None, outer: str | None) -> bool:
-    """Whether a slot is `outer`, or that of a choice or a parallel task in it; no task beside `outer` uses it."""
+    """Whether a slot is `outer`, or that of a choice, a conversation or a parallel task in it; no task beside `outer`
+    uses it."""
     if slot is None or slot == outer:
         return slot == outer
-    return slot.startswith(("parallel-", "choice") if outer is None else f"{outer}.")
+    return slot.startswith(("parallel-", "choice", "conversation-") if outer is None else f"{outer}.")
 
 
 def path_of(slot: str | None) -> list[int]:

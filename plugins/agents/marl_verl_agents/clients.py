@@ -81,18 +81,9 @@ def openai_client_sync(
     return _uncopied(OpenAI(http_client=http, **ARGUMENTS))
 
 
-def transport(
-    team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()
-) -> "TeamTransport":
-    """The transport behind `openai_client`, for frameworks that take an httpx client:
-    `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key."""
-    if agent is not None:
-        team[agent]  # raises for an unknown agent
-    return TeamTransport(team, agent, slot, ignored)
-
-
 class TeamTransport(contextlib.nullcontext[None]):
-    """Answers requests by acts of one run, for clients of httpx and of httpx2, which refuse each other's classes.
+    """The transport behind `openai_client`, for frameworks that take a client of httpx or of httpx2, which refuse each
+    other's classes: `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key.
 
     Args:
         agent: whose acts all requests are; None if `model` names the agent.
@@ -105,6 +96,8 @@ class TeamTransport(contextlib.nullcontext[None]):
     ) -> None:
         super().__init__()
         assert team.loop is not None  # of a run
+        if agent is not None:
+            team[agent]  # raises for an unknown agent
         self._team, self._agent, self._slot, self._ignored = team, agent, slot, ignored
         self._run, self._loop = team.effects, team.loop
 
@@ -181,7 +174,7 @@ class TeamTransport(contextlib.nullcontext[None]):
     async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         """The actions of a request, one per choice, each in a slot of its own."""
         if asked.n == 1:
-            lane = self._run.lane(agent, asked.messages, slot) if self._slot is None else slot
+            lane = self._run.lane(agent, asked.messages, slot, slot) if self._slot is None else slot
             return [await self._act(agent, asked, lane)]
         prefix = "" if slot is None else f"{slot}."
         acts = [self._act(agent, asked, f"{prefix}choice{index}") for index in range(asked.n)]
@@ -213,6 +206,9 @@ def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, A
         return asyncio.run_coroutine_threadsafe(work(), loop).result()
     except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
         raise asyncio.CancelledError from error
+
+
+transport = TeamTransport
 
 
 # Frameworks copy and pickle what they get: a copy of a client is the client

@@ -16,7 +16,6 @@ until the episode ends; a request that comes later, or is then in progress, is a
 import asyncio
 import contextlib
 import contextvars
-import hashlib
 import json
 import os
 import secrets
@@ -28,7 +27,6 @@ from typing import Any, ClassVar, NamedTuple
 
 from aiohttp import web
 
-from marl_verl.episode.messages import Message, compared
 from marl_verl.episode.turn import Action
 from marl_verl.episode.workflow import Team, Workflow
 from marl_verl.errors import MarlError, nearest
@@ -43,6 +41,7 @@ BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin a
 OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
 ENDED = "the episode of this URL has ended"
+NEW = ""  # no slot: a request begins a conversation
 
 
 class Endpoint:
@@ -169,43 +168,30 @@ class EpisodeTransport(TeamTransport):
 
     def __init__(self, team: Team, agent: str, ignored: Sequence[str]) -> None:
         super().__init__(team, agent, ignored=ignored)
-        self._ends: dict[bytes, str | None] = {}  # key of a conversation up to its last reply -> its slot
         self._conversations = 0
-        self._actions: dict[tuple[str | None, bytes, str], Action] = {}
+        self._given_up: dict[str, str | None] = {}  # messages of a request -> the slot of its conversation
         self.unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}
 
     async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
-        keys = _keys(asked.messages)
-        key = next((key for key in reversed(keys) if key in self._ends), None)
-        if key is None:
+        key = json.dumps(asked.messages)
+        slot = self._given_up.pop(key, NEW)
+        if slot == NEW:
+            slot = self._run.lane(agent, asked.messages, None, NEW)
+        if slot == NEW:
             self._conversations += 1
-            key, slot = keys[-1], None if self._conversations == 1 else f"conversation-{self._conversations}"
-        else:  # other requests cannot continue it from here any more
-            slot = self._ends.pop(key)
+            slot = None if self._conversations == 1 else f"conversation-{self._conversations}"
         try:
-            if asked.n == 1:
-                return [await self._act(agent, asked, slot)]
             return await super()._acts(agent, asked, slot)
         except BaseException:
-            self._ends[key] = slot
+            self._given_up[key] = slot
             raise
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        key = (slot, _keys(asked.messages)[-1], json.dumps(asked.parameters, sort_keys=True))
-        action = self._actions.get(key)  # one of several choices of a request that was given up
-        if action is None:
-            action = self._actions[key] = await super()._act(agent, asked, slot)
-        self._ends[_keys((*asked.messages, action.message))[-1]] = slot
-        return action
-
-
-def _keys(messages: Sequence[Message]) -> list[bytes]:
-    """A digest of the first message, the first two, and so on."""
-    digest, keys = hashlib.blake2b(digest_size=16), []
-    for message in messages:
-        digest.update(compared(message).encode())
-        keys.append(digest.copy().digest())
-    return keys
+        messages = self._run.as_sampled(agent, asked.messages, slot)
+        for act, action in self._run.turns:  # of a request that was given up, one of several choices may be known
+            if (*act.lane, *act.seen) == (agent, slot, messages, asked.parameters or None):
+                return action
+        return await super()._act(agent, asked, slot)
 
 
 class _Episode(NamedTuple):

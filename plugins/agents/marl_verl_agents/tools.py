@@ -59,26 +59,23 @@ async def _called(run: Effects, fn: Callable[..., Any], arguments: Sequence[Any]
         raise original from error
 
 
-def mcp_server(team: Team | Member, server: Any) -> "McpServer":
-    """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
-    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
-
-    Args:
-        server: a URL, a command as a list of words, or what `mcp.Client` takes.
-    """
-    return McpServer(team.effects, server, team.name)
-
-
 class McpError(Exception):
     """An MCP tool returned an error."""
 
 
 class McpServer:
-    """The tools of an MCP server, recorded. The connection opens with the first call that a journal does not answer, so
-    that a replay starts no server, and closes at the end of the `async with` block."""
+    """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
+    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
 
-    def __init__(self, run: Effects, server: Any, agent: str | None) -> None:
-        self._run, self._agent = run, agent
+    The connection opens with the first call that a journal does not answer, so that a replay starts no server, and
+    closes at the end of the `async with` block.
+
+    Args:
+        server: a URL, a command as a list of words, or what `mcp.Client` takes.
+    """
+
+    def __init__(self, team: Team | Member, server: Any) -> None:
+        self._run, self._agent = team.effects, team.name
         if isinstance(server, Sequence) and not isinstance(server, str):
             from mcp import StdioServerParameters
 
@@ -145,3 +142,6 @@ class McpServer:
         except Exception as error:  # noqa: BLE001 - raised by the calls that wait for it
             if not ready.done():
                 ready.set_exception(error)
+
+
+mcp_server = McpServer

@@ -364,6 +364,14 @@ def test_a_request_repeated_after_a_timeout_is_the_same_turn(path: str) -> None:
     assert turns[1].observation[1] == turns[0].action.message
 
 
+def test_choices_of_a_request_that_is_repeated_are_sampled_once() -> None:
+    context = Slow(Retries(next(iter(APIS)), n=2), TASK, ScriptedPolicy({"solver": "4"}))
+    context.late = (2, 5)
+    turns = asyncio.run(Independent(1).sample(context)).episodes[0].turns
+    assert [turn.slot for turn in turns] == ["choice0", "choice1", "choice0.choice0", "choice0.choice1"]
+    assert len(context.asked) == 6
+
+
 def test_an_act_that_is_cancelled_takes_no_turn() -> None:
     """Another act takes its place, and an action that comes late for the cancelled one is not its."""
 
