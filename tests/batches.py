@@ -1,15 +1,26 @@
-"""For each algorithm, rows that it takes."""
+"""For each algorithm, rows that it takes, and what it computes of rows."""
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 from marl_verl_testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
 
+from marl_verl.algo.advantage import AdvantageResult, RowTable
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.config.parts import finder
 from marl_verl.options import Part
 
 __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
+
+
+def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
+    return method.compute(RowTable.from_rows(rows))
+
+
+def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
+    return compute(method, rows).advantage
 
 
 def find(base: type[Part], name: str) -> Any:

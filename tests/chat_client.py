@@ -73,7 +73,6 @@ def client(
     stop: list[str] | None = None,
     ends: Any = None,
     bpe: bool = False,
-    ignore_eos: bool = False,
     template: dict[str, Any] | None = None,
     **model: Any,
 ) -> PolicyClient:
@@ -83,7 +82,7 @@ def client(
     tokenizer.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({} if ends is None else {"eos_token_id": ends}))
     rollout = {"prompt_length": 512, "response_length": 16, "temperature": 1.0, "top_p": 1.0, "top_k": -1}
-    rollout |= {"calculate_log_probs": True, "ignore_eos": ignore_eos}
+    rollout |= {"calculate_log_probs": True, "ignore_eos": False}
     given = {"path": str(folder), "tokenizer_path": None, "trust_remote_code": False, "custom_chat_template": None}
     config = OmegaConf.create({"rollout": rollout, "model": given | model})
     coded = [[*tokenizer.encode(each), tokenizer.eos_token_id] if isinstance(each, str) else each for each in actions]

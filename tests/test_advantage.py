@@ -13,14 +13,7 @@ from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
-from tests.batches import row
-
-Rows = list[dict[str, Any]]
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return method.compute(RowTable.from_rows(rows)).advantage
-
+from tests.batches import Rows, advantage, row
 
 # Groups of one, constant groups
 

@@ -11,20 +11,11 @@ from hypothesis import strategies as st
 from marl_verl_testing import check_algorithm
 
 from marl_verl import plugins
-from marl_verl.algo.advantage import AdvantageResult, Returns, RowTable
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.advantage import Returns, RowTable
 from marl_verl.errors import MarlError
-from tests.batches import FIT, SHIPPED, Rows, algorithm, episodes, find, joint_trees, keep, row
+from tests.batches import FIT, SHIPPED, Rows, advantage, algorithm, compute, episodes, find, joint_trees, keep, row
 
 every = pytest.mark.parametrize("name", SHIPPED)
-
-
-def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
-    return method.compute(RowTable.from_rows(rows))
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return compute(method, rows).advantage
 
 
 def returns(name: str, rows: Rows, component: str = "team", **options: Any) -> np.ndarray:

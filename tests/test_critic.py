@@ -18,6 +18,7 @@ from marl_verl.backend.protocol import Rows, Runtime
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, row_fields, row_tag
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
@@ -83,8 +84,7 @@ marl:
 
 def resolved(composed: DictConfig, *overrides: str) -> Any:
     config = with_overrides(composed, overrides)
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    return resolve(config, read_team(marl))
+    return resolve(config, team_of(config))
 
 
 @pytest.mark.slow
@@ -212,6 +212,6 @@ def test_a_critic_that_does_not_read_its_policys_tokens_is_refused(composed: Dic
     make_tokenizer(["other", "words"]).save_pretrained(tmp_path / "critic")
     paths = [f"marl.policies.{name}.model.path={tmp_path / 'policy'}" for name in ("one", "two")]
     config = with_overrides(composed, [*paths, f"marl.critic.model.path={tmp_path / 'critic'}"])
-    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    team = team_of(config)
     with pytest.raises(MarlError, match=r"critic of policy 'one' must have the policy's vocabulary, but those of '"):
         policies_of(resolve(config, team), team, MemoryStore())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 pytest.importorskip("verl")
 from verl.utils.tensordict_utils import chunk_tensordict
@@ -17,7 +17,7 @@ from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.workers import CriticWorker
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.resolve import resolve
-from marl_verl.team import read_team
+from marl_verl.config.stored import team_of
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,7 @@ class RealCritic(Critic):
     @classmethod
     def of(cls, composed: DictConfig, model: Path, *overrides: str, ranks: int = 1) -> "RealCritic":
         config = with_overrides(composed, [f"marl.policies.one.model.path={model}", *SETTINGS, *overrides])
-        config = resolve(config, read_team(OmegaConf.to_container(config.marl, resolve=True)))  # type: ignore[arg-type]
-        return cls(config, ranks)
+        return cls(resolve(config, team_of(config)), ranks)
 
     @property
     def data_parallel_size(self) -> int:

@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     from marl_verl.config.compose import compose, with_overrides
     from marl_verl.config.resolve import resolve
-    from marl_verl.team import read_team
+    from marl_verl.config.stored import team_of
     from tests.verl_actor import cpu_verl, make_model
 
     root = tmp_path_factory.mktemp("runs")
@@ -48,8 +48,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"marl.policies.{name}.model.path={root / 'model'}" for name in ("whole", "shards", "adapter", "still")
     ]
     config = with_overrides(compose(recipe, [], hardware="cpu"), overrides)
-    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
-    resolved = resolve(config, team)
+    resolved = resolve(config, team_of(config))
     folder = root / "mine-1"
     folder.mkdir()
     OmegaConf.save(resolved, folder / "config.yaml")

@@ -300,11 +300,3 @@ def test_checkpoints_continue_on_either_backend(
     trained = files.assembled(tmp_path)
     assert all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in trained.values())
     assert (files.Source("", 0, tmp_path, {}).lora is not None) == bool(overrides)
-
-
-def flat(item: tuple[Any, Any]) -> list[tuple[str, Any]]:
-    """The leaves of a nested dictionary, with their paths."""
-    key, value = item
-    if not isinstance(value, dict):
-        return [(str(key), value)]
-    return [(f"{key}/{path}", leaf) for part in value.items() for path, leaf in flat(part)]

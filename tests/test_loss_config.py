@@ -1,23 +1,20 @@
 """What a loss makes of a config, and the sentence for everything that does not go with it. Imports no verl."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from marl_verl_testing import check_loss
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
 from marl_verl.config.compose import with_overrides
 from marl_verl.config.parts import loss_named
-from marl_verl.config.resolve import check_policy, resolve, with_loss
-from marl_verl.config.stored import COMPOSED, marl_section, read_config
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
-from marl_verl.team import read_team
 
-LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")
 RECIPE = """
 defaults: [marl_trainer, _self_]
 data: {train_batch_size: 8}
@@ -29,30 +26,9 @@ marl:
 """
 
 
-def learning(composed: DictConfig, loss: str, *overrides: str) -> DictConfig:
-    """The config with a loss, for a policy without own settings."""
-    found = plugins.load().get("losses", loss)
-    config = with_loss(with_overrides(composed, overrides), loss, found)
-    check_policy(config, "one", loss, found)
-    return config
-
-
-def settings(config: DictConfig) -> tuple[Any, ...]:
-    actor, correction = config.actor_rollout_ref.actor, config.algorithm.rollout_correction
-    clip = (actor.clip_ratio_low, actor.clip_ratio_high)
-    return (
-        actor.policy_loss.loss_mode,
-        actor.loss_agg_mode,
-        clip,
-        correction.rollout_is,
-        correction.rollout_is_threshold,
-    )
-
-
 def resolved(composed: DictConfig, *overrides: str) -> DictConfig:
     config = with_overrides(composed, overrides)
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    return resolve(config, read_team(marl))
+    return resolve(config, team_of(config))
 
 
 def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one_need_not_fit(
@@ -74,15 +50,6 @@ def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one
         assert (actor.policy_loss.loss_mode, actor.clip_ratio_low, actor.clip_ratio_high) == ("gspo", low, 4e-4)
     with pytest.raises(MarlError, match="policy 'two' does not request them"):
         resolved(composed, *mine)
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_run_with_the_loss_can_be_resumed(composed: DictConfig, loss: str, tmp_path: Path) -> None:
-    """The config that a loss has changed is stored beside the composed one, which has not its settings."""
-    config = with_overrides(composed, [f"marl.algorithm.options.loss={loss}"])
-    OmegaConf.save(config, tmp_path / "composed.yaml")
-    OmegaConf.save(resolve(config, read_team(marl_section(config))), tmp_path / "config.yaml")
-    assert read_config(tmp_path / COMPOSED).marl.algorithm.options.loss == loss
 
 
 # Loss functions of plugins: checked before a run, registered with verl, and what `check_loss` finds

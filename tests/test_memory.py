@@ -9,12 +9,12 @@ from omegaconf import OmegaConf
 from marl_verl.config.compose import compose
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.models import count
 from marl_verl.models.count import sizes
 from marl_verl.run import estimate as memory
 from marl_verl.run.estimate import GIB, Need
-from marl_verl.team import read_team
 from tests.model_configs import CONFIGS, SMOLLM2
 
 RECIPE = """
@@ -48,7 +48,7 @@ def needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(RECIPE.replace("MODEL", model))
         config = compose(recipe, list(overrides), hardware=hardware)
-        team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+        team = team_of(config)
         batch = dict.fromkeys(team.policies, 10**6)
         return {need.where: need for need in memory.estimate(resolve(config, team), team, {}, batch)}
 

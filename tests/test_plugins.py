@@ -18,7 +18,6 @@ from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import missing_extras
 from marl_verl.plugins import loading, registry
-from marl_verl.plugins.registry import KINDS
 from tests.sites import add_distribution
 
 Install = Callable[..., None]
@@ -153,10 +152,6 @@ def test_a_lazy_target_is_imported_on_use_and_raises_if_it_cannot(
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = [path.parent.name.replace("_", "-") for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
-
-
-def names(found: loading.Plugins) -> set[tuple[str, str]]:
-    return {(kind, name) for kind in KINDS for name in found.names(kind)}
 
 
 def required(extra: str) -> set[str]:

@@ -2,22 +2,20 @@
 
 import json
 import math
-import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_report import decide
-from marl_verl_report.decide import estimate, quantile
+from marl_verl_report.decide import quantile
 from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import Run
 from tests.benchmarks.results import cells, page
-from tests.benchmarks.results.claim import FEWEST, Arm, Claim, Comparison
+from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS
 from tests.benchmarks.results.gradients import advantages, ratios
 from tests.benchmarks.results.marginal import correlations, truths
@@ -112,20 +110,6 @@ def test_a_run_on_verl_is_compared_with_one_more_local_run(success: float, word:
     half = 4.302653 * 0.1 * math.sqrt(4 / 3)  # t of 2 degrees of freedom
     assert f"| {success:.1%} | 80.0% ({0.8 - half:.1%} to {0.8 + half:.1%}) |" in row
     assert word in row
-
-
-def test_two_equal_arms_are_seldom_called_different() -> None:
-    """Both arms get runs of one arm, drawn from the stored ones, 200 times for each experiment."""
-    drawn, wrong, count = random.Random(0), 0, 0
-    for claim in CLAIMS:
-        arm, key = claim.arms[0].name, claim.measures[0].key
-        values = [cell["metrics"][key] for cell in cells.stored(claim) if cell["arm"] == arm]
-        for _ in range(200 if len(values) >= FEWEST else 0):
-            gaps = [drawn.choice(values) - drawn.choice(values) for _ in range(claim.most)]
-            looks = decide.looks(claim.most)
-            wrong += any(decide.decided(estimate(gaps[:n], decide.level(len(looks)))) for n in looks)
-            count += 1
-    assert wrong <= 0.05 * count
 
 
 def test_missing_cells_come_seed_by_seed(tmp_path: Path) -> None:

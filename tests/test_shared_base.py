@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.evaluation.launch import _policy
-from marl_verl.team import TeamConfig, read_team
 
 pytestmark = pytest.mark.slow  # whole configs are composed
 RECIPE = """
@@ -27,13 +27,8 @@ actor_rollout_ref: {model: {lora_rank: 4, lora_alpha: 8}}
 """
 
 
-def _read(config: DictConfig) -> TeamConfig:
-    marl: Any = OmegaConf.to_container(config.marl, resolve=True)
-    return read_team(marl)
-
-
 def test_one_server_for_both_with_an_adapter_each(composed: DictConfig) -> None:
-    team = _read(composed)
+    team = team_of(composed)
     one, two = (resolve(composed, team).policies[name].actor_rollout_ref for name in ("one", "two"))
     assert one.rollout.name == two.rollout.name == "vllm-one"
     assert one.rollout.engine_kwargs.vllm.max_loras == 2

@@ -46,9 +46,6 @@ def make(ray: Any) -> Callable[[], tuple[Any, int]]:
         def pid(self) -> int:
             return os.getpid()
 
-        def niceness(self) -> int:
-            return os.nice(0)
-
         def work(self, seconds: float) -> str:
             time.sleep(seconds)
             return "done"

@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from tensordict import TensorDict
 
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.config.resolve import resolve
-from marl_verl.team import TeamConfig, read_team
+from marl_verl.config.stored import team_of
+from marl_verl.team import TeamConfig
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -166,7 +167,7 @@ def whole(weight: Any) -> torch.Tensor:
 def resolved(model: Path, *change: str) -> tuple[DictConfig, TeamConfig]:
     """The config of a run of one policy, after `SETTINGS`."""
     config = with_overrides(_composed(model.parent), [*change, f"marl.policies.one.model.path={model}"])
-    team = read_team(OmegaConf.to_container(config.marl, resolve=True))  # type: ignore[arg-type]
+    team = team_of(config)
     return resolve(config, team), team
 
 

@@ -13,18 +13,11 @@ from marl_verl_dr_mas.algorithm import DR_MAS
 from marl_verl_dr_mas.amplification import Amplification, amplification
 from marl_verl_testing.rows import Rows, algorithm, row
 
-from marl_verl.algo.advantage import TASK, Advantage, AdvantageResult, RowTable
+from marl_verl.algo.advantage import TASK, Advantage, RowTable
 from marl_verl.algo.algorithms import Algorithm
+from tests.batches import advantage, compute
 
 MIX = "marl_verl_dr_mas.algorithm:PenaltyMix"
-
-
-def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
-    return method.compute(RowTable.from_rows(rows))
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return compute(method, rows).advantage
 
 
 def test_an_invalid_action_costs_its_penalty_in_dr_mas_and_nothing_elsewhere() -> None:

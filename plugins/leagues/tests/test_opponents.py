@@ -1,4 +1,4 @@
-"""Opponents: past versions of a policy, which of them a task meets, their snapshots on disk, and what is refused."""
+"""Opponents: past versions of a policy, which of them a task meets, and their snapshots on disk."""
 
 import copy
 import json
@@ -16,11 +16,11 @@ from safetensors.numpy import save_file
 
 from marl_verl.backend.protocol import Report
 from marl_verl.backend.verl.policies import FrozenRuntime
+from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.evaluation.launch import evaluation_config
 from marl_verl.evaluation.request import Assignment, Pairing, Request, assign
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.prepare import plan_run
 from marl_verl.team import PolicyConfig, TeamConfig, read_team
 
 MARL: dict[str, Any] = {
@@ -42,15 +42,8 @@ MARL: dict[str, Any] = {
 }
 
 
-def team(**changes: Any) -> TeamConfig:
-    marl = copy.deepcopy(MARL)
-    for path, value in changes.items():
-        section: Any = marl
-        *way, last = path.split("__")
-        for key in way:
-            section = section.setdefault(key, {})
-        section[last] = value
-    return read_team(marl)
+def team() -> TeamConfig:
+    return read_team(copy.deepcopy(MARL))
 
 
 def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
@@ -62,23 +55,6 @@ def test_an_opponent_acts_with_a_frozen_policy_of_its_own() -> None:
     assert past.override == {"model": {"trust_remote_code": True}, "rollout": {"top_p": 0.9}}
     assert found.past == {"player-past": Opponent("player", "uniform", 3, 2)}
     assert found.agents_of("player") == found.agents_of("player-past") == ["first", "second"]  # of one tiny model
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        ("agents__second__policy", "player", "has both marl.agents.second.policy and marl.agents.second.opponent"),
-        ("agents__third", {"opponent": {"of": "player"}}, "has other settings elsewhere: make them equal"),
-        ("policies__player__frozen", True, "is policy 'player', which is not trained and has no past versions"),
-    ],
-)
-def test_an_opponent_that_cannot_be_is_refused(path: str, value: Any, message: str) -> None:
-    changes = {path: value}
-    if path == "policies__player__frozen":
-        changes |= {"policies__player__model": {}, "policies__player__loss": None}
-    with pytest.raises(MarlError) as raised:
-        team(**changes)
-    assert message in str(raised.value)
 
 
 def test_prioritised_probabilities_are_those_of_the_equation() -> None:
@@ -272,26 +248,9 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     )
     request = Request(0, (Pairing(found),), episodes=1)
     config = evaluation_config(composed, request, {"player": "now", "player-past": "then"}, None)
-    evaluated = read_team(OmegaConf.to_container(config.marl), evaluation=True)  # type: ignore[arg-type]
+    evaluated = team_of(config)
     assert evaluated.past == {}
     assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
         "player": "now",
         "player-past": "then",
     }
-
-
-RECIPE = Path(__file__).parents[3] / "recipes" / "self_play" / "kuhn_pool_cpu.yaml"
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("marl.schedule.mode=async", "'opponent' of an agent needs marl.schedule.mode=sync"),
-        ("+actor_rollout_ref.model.lora_adapter_path=/tmp", "whole models in one shard"),
-    ],
-)
-def test_what_does_not_go_with_opponents_is_refused_in_the_dry_run(override: str, message: str, tmp_path: Path) -> None:
-    given = [override, f"marl.run.dir={tmp_path}", "trainer.n_gpus_per_node=2"]
-    with pytest.raises(MarlError) as raised:
-        plan_run(RECIPE, given)
-    assert message in str(raised.value)

@@ -10,16 +10,7 @@ from marl_verl_magrpo.algorithm import magrpo
 from marl_verl_testing.rows import Rows, algorithm, joint_trees, row
 
 from marl_verl import MarlError
-from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.algorithms import Algorithm
-
-
-def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
-    return method.compute(RowTable.from_rows(rows))
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return compute(method, rows).advantage
+from tests.batches import advantage, compute
 
 
 @given(rows=joint_trees(), mode=st.sampled_from(["raw", "max", "rloo"]), gamma=st.sampled_from([0.5, 0.9, 1.0]))

@@ -5,18 +5,17 @@ import asyncio
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.algorithm import Shaped, shaped
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import Rows, algorithm, row, trees
 
-from marl_verl import Task
-from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Candidate
 from marl_verl.episode import Act
+from plugins.code.tests.test_code_tests import DOUBLE, RIGHT, SQUARE, TASKS, fenced
+from tests.batches import compute
 
 
 def test_the_plus_is_three_changes() -> None:
@@ -27,10 +26,6 @@ def test_the_plus_is_three_changes() -> None:
 
 
 # MARS2's shaping against the paper's formula, and MARS2+'s penalty
-
-
-def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
-    return method.compute(RowTable.from_rows(rows))
 
 
 @given(rows=trees(), gamma=st.sampled_from([0.0, 0.3, 1.0]), lam=st.sampled_from([0.0, 0.5, 1.0]))
@@ -52,23 +47,6 @@ def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping
 
 
 # A tree of programs: code tasks under `tree-search`
-
-
-DOUBLE = Task(
-    "double",
-    "Read a number and print twice that number.",
-    {
-        "public": [{"input": "2\n", "output": "4\n"}, {"input": "5\n", "output": "10\n"}],
-        "private": [{"input": "-3\n", "output": "-6\n"}],
-    },
-)
-RIGHT = "print(2 * int(input()))"
-SQUARE = "print(int(input()) ** 2)"  # passes the first public test only
-TASKS = CodeWithTests(seconds=20)
-
-
-def fenced(code: str) -> str:
-    return f"I think this does it.\n```python\n{code}\n```\nIt reads and prints."
 
 
 def test_a_tree_of_programs_is_searched_and_scored() -> None:

@@ -13,13 +13,12 @@ from marl_verl_search.tasks import SearchTasks
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
-from marl_verl_testing.rows import Rows, algorithm, row
+from marl_verl_testing.rows import algorithm, row
 
 from marl_verl import Episode, MarlError, Task
-from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
+from tests.batches import advantage, compute
 
 TASKS = SearchTasks()
 PARAGRAPHS = [
@@ -129,14 +128,6 @@ def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
 
 
 GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
-
-
-def compute(method: Algorithm, rows: Rows) -> AdvantageResult:
-    return method.compute(RowTable.from_rows(rows))
-
-
-def advantage(method: Algorithm, rows: Rows) -> np.ndarray:
-    return compute(method, rows).advantage
 
 
 def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
