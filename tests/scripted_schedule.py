@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.session import MemoryStore
-from marl_verl.backend.protocol import Done, Report, Rows
+from marl_verl.backend.protocol import Report, Rows
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schema import Filter
 from marl_verl.episode.codec import decode
@@ -131,9 +131,8 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
 
 
 def done(uid: str, tags: list[Any], error: str | None = None) -> Any:
-    report = Report(uid, uid, error=error, successes=[True], attempts=SESSIONS)
-    rows = [] if error else [{**tag, "tag": tag} for tag in tags]
-    return Done([report], decode(list[TableRow], rows, "rows"))
+    rows = decode(list[TableRow], [] if error else [{**tag, "tag": tag} for tag in tags], "rows")
+    return Report(uid, uid, rows=rows, error=error, successes=[True], attempts=SESSIONS)
 
 
 class Policies:

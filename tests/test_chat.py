@@ -1,9 +1,11 @@
 """Chat templates: real ones, folded instructions, and what a template leaves out."""
 
+import asyncio
 import importlib.util
 import mmap
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from marl_verl.backend.rollout.rows import row_fields
 from marl_verl.errors import MarlError
 from marl_verl.team import AgentConfig
 from tests.chat_client import (
+    ACT,
     LIKE_GEMMA,
     OMITS_SYSTEM,
     PROMPT,
@@ -176,3 +179,11 @@ def test_every_template_is_rendered_before_a_run_starts(tmp_path: Path, monkeypa
         dry_run(**{both.format("asker"): "chat.jinja"})
     asker = "marl__policies__asker__apply_chat_template_kwargs"
     dry_run(**{both.format("asker"): STRIPS, asker: {"enable_thinking": False}})
+
+
+def test_a_server_without_grammars_refuses_a_format(tmp_path: Path) -> None:
+    """Also a request that the rehearsal did not reach."""
+    policy, act = client(tmp_path, ["2"]), replace(ACT, parameters={"response_format": {"type": "json_object"}})
+    policy.client.grammars = False
+    with pytest.raises(MarlError, match=r"does not restrict sampling .*marl\.run\.backend=verl"):
+        asyncio.run(policy.answer(messages("user: 2"), {}, "r", act))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
-from marl_verl.backend.protocol import Done, Report, TurnCount
+from marl_verl.backend.protocol import Report, TurnCount
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation.request import Assignment, Pairing, Request
 from marl_verl.evaluation.run import agent_metrics, interval, pass_at_k, sampled_scores, totals
@@ -104,7 +104,7 @@ class _Trainer:
         self.data = types.SimpleNamespace(held_out=["0", "1", "2"])
         self.stored: list[str] = []
         self.checked = 0
-        self.records, self.rollouts, self.step = self, self, 4
+        self.records, self.step = self, 4
         self.asked: list[tuple[bool, int]] = []
 
     def episodes(self, step: int, lines: list[str]) -> None:
@@ -113,11 +113,10 @@ class _Trainer:
     def check_failures(self, reports: list[Any]) -> None:
         self.checked = len(reports)
 
-    def sample(self, tasks: Sequence[Any], step: int, validate: bool) -> list[Done]:
+    def sample(self, tasks: Sequence[Any], step: int, validate: bool) -> list[Report]:
         assert (step, validate) == (4, True)
         self.asked.append((tasks[0]["sampled"], len(tasks)))
-        reports = [self.report(int(row["task"]), row["sampled"], row["keep"]) for row in tasks]
-        return [Done(reports, [])]
+        return [self.report(int(row["task"]), row["sampled"], row["keep"]) for row in tasks]
 
     def report(self, task: int, sampled: bool, keep: bool) -> Report:
         failed = [Failure(1, "timeout", "too slow")] if task == 1 else []

@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from marl_verl.backend.local.server import Completion, LocalServer
-from marl_verl.errors import MarlError
 from marl_verl.threads import perform
 
 WORDS = [f"w{n}" for n in range(40)]
@@ -22,7 +21,7 @@ SIZES = {
 }
 """Eight ids are beyond the tokenizer."""
 LIMIT = 96
-PARAMETERS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+PARAMETERS = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "logprobs": True}
 
 
 @pytest.fixture(scope="module")
@@ -247,12 +246,6 @@ def test_an_error_in_a_step_fails_all_requests_and_no_later_one(model: Any, toke
         assert completion.token_ids == reference(model, [2], parameters)[0]
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("key", ["repetition_penalty", "min_tokens", "top_q"])
-def test_other_parameters_are_refused(model: Any, tokenizer: Any, key: str) -> None:
-    with pytest.raises(MarlError, match=rf"{key}.*verl backend"):
-        sample(LocalServer(model, tokenizer, LIMIT), [([1], {**PARAMETERS, key: 2})])
 
 
 def test_an_adapter(tokenizer: Any) -> None:

@@ -7,9 +7,9 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.session import MemoryStore
-from marl_verl.backend.protocol import Done, Report
+from marl_verl.backend.protocol import Report
 from marl_verl.backend.rollout.rows import row_fields, row_tag
-from marl_verl.backend.rollout.worker import RolloutWorker, Sampled
+from marl_verl.backend.rollout.worker import RolloutWorker
 from marl_verl.episode import Act, Action, Turn
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import in_key_order
@@ -80,16 +80,14 @@ def test_rows_that_are_learnt_from_are_stored_and_all_are_returned() -> None:
     worker.store = store = MemoryStore()
     rows = [TableRow.of(turn, TRAINED, row_tag(turn, 5)) for turn in episodes()]
     fields = {turn.row: row_fields(turn) for turn in episodes() if turn.policy in TRAINED}
-    played = [Sampled(Report("u", "u"), rows, fields), Sampled(Report("v", "v"))]
-    done = worker.done(played)
-    assert [report.uid for report in done.reports] == ["u", "v"]
-    assert done.rows == rows
-    batch, table = in_key_order([done], ())
+    reports = worker.stored([(Report("u", "u", rows=rows), fields), (Report("v", "v"), {})])
+    assert [(report.uid, report.rows) for report in reports] == [("u", rows), ("v", [])]
+    batch, table = in_key_order(reports, ())
     assert batch.keys == table.keys() == [turn.row for turn in episodes()]
     assert [tag["response_len"] for tag in batch.tags] == [2, 3, 11] * 2
     stored = [(key, row["input_ids"].tolist()) for key, row in store.rows.items()]
     assert stored == [("u_0_0", [7, 8, 9, 1, 2]), ("u_1_0", [7, 8, 9, 1, 2])]
-    assert worker.done(played[1:]) == Done([played[1].report], [])
+    assert worker.stored([(reports[1], {})]) == reports[1:]
 
 
 ROW = {"uid": "u", "session": 0, "index": 0, "turn": 0, "agent": "a", "rewards": {}, "length": 1}

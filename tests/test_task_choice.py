@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.protocol import Done, Report, TaskRow
+from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Filter, curriculum_of, filter_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
@@ -86,31 +86,32 @@ class Trainer:
         self.algorithm, self.declared, self.past = algorithm("grpo"), COMPONENTS, None
         self.memory = AdvantageMemory(self.algorithm)
         self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
-        self.rollouts = SimpleNamespace(sample=self.play)
         self.data = TaskData(config.data, True, lambda step, position: True)
         self.data.curriculum = curriculum
         self.recording = {} if curriculum is None else {"curriculum": curriculum}
         self.filter = filter_of(config)
         self.rounds: list[list[int]] = []
 
-    def play(self, tasks: Sequence[TaskRow], step: int) -> list[Done]:
+    def sample(self, tasks: Sequence[TaskRow], step: int) -> list[Report]:
         """Of one worker, whose rows are in another order than their keys."""
         assert step == self.step
         numbers = [int(json.loads(task["task"])["id"]) for task in tasks]
         self.rounds.append(numbers)
-        rows: list[dict[str, Any]] = []
+        reports = []
         for task, number in zip(tasks, numbers, strict=True):
+            rows: list[dict[str, Any]] = []
             if number not in self.failing:
-                rows += [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
-        reports = [Report("", str(number), successes=[True] * (number not in self.failing)) for number in numbers]
-        return [Done(reports, decode(list[TableRow], [{**row, "tag": row} for row in rows[::-1]], "rows"))]
+                rows = [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
+            table_rows = decode(list[TableRow], [{**row, "tag": row} for row in rows[::-1]], "rows")
+            reports.append(Report("", str(number), successes=[True] * bool(rows), rows=table_rows))
+        return reports[::-1]
 
     def keep(self, reports: list[Report]) -> None: ...
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal:
         return Signal.of(table, result, {"a"}, Filter())
 
-    def sample(self) -> tuple[list[list[int]], RowTable | None]:
+    def sampled(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
         self.rounds, self.step = [], self.step + 1
         try:
@@ -144,7 +145,7 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
     useful, failing = (numbers & set(range(tasks)) for numbers in (useful, failing))
     trainer, again = (Trainer(config, useful, failing, tasks) for _ in range(2))
     for step in range(1, 5):
-        rounds, table = trainer.sample()
+        rounds, table = trainer.sampled()
         assert len(rounds[0]) == batch
         assert len(rounds) <= 1 + refill
         drawn = [task for played in rounds for task in played]
@@ -159,7 +160,7 @@ def test_a_batch_is_filled_or_the_limit_is_reached_and_no_task_is_sampled_twice(
         assert uids == [f"s{step}t{i:05d}" for i, task in enumerate(drawn) if task not in failing]
         signal = None if table is None else trainer.signal(table, computed(table))
         assert (len(signal.tasks) if signal else 0) == count
-        assert again.sample()[0] == rounds  # the same seed draws the same tasks
+        assert again.sampled()[0] == rounds  # the same seed draws the same tasks
         if step == 2:  # another run continues at the same position of the data
             again = Trainer(config, useful, failing, tasks)
             again.step = step

@@ -16,7 +16,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +47,7 @@ class TurnCount(NamedTuple):
 
 @dataclass
 class Report:
-    """The outcome of one task for the driver, in addition to its rows."""
+    """A finished task, for the driver. The tensors of rows of trained policies are in the store."""
 
     uid: str
     task: str
@@ -65,8 +64,9 @@ class Report:
     failures: list[Failure] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)  # episodes and failures to store, as JSON
     metrics: dict[str, float] = field(default_factory=dict)  # of the algorithm's own metrics
-    written: dict[str, Any] = field(default_factory=dict)  # for the states of `StatefulRollouts`
+    written: dict[str, Any] = field(default_factory=dict)  # for the states of `Trainer.sample`
     error: str | None = None  # message if the sampler itself failed
+    rows: list[TableRow] = field(default_factory=list)  # none of a validation
 
 
 Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
@@ -98,15 +98,6 @@ class Rows:
         return {name: self.part(own) for name, own in positions.items()}
 
 
-@dataclass(frozen=True)
-class Done:
-    """Finished tasks: their reports and rows. A validation has no rows. The tensors of rows of trained policies are in
-    the store."""
-
-    reports: list[Report]
-    rows: list[TableRow]
-
-
 class RowStore(Protocol):
     """The tensors of rows, by key and field."""
 
@@ -123,30 +114,11 @@ class RowStore(Protocol):
 class Rollouts(Protocol):
     """Plays tasks with the policies and writes the rows of trained ones into the store."""
 
-    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
         """Play tasks and wait for all. `step` is part of their seeds; a validation has no rows."""
 
     def assign(self, policies: Mapping[str, str]) -> None:
         """Let agents act with other policies from the next task on; agent -> policy. No task may be in flight."""
-
-
-class Stream(Rollouts, Protocol):
-    """Rollouts of the asynchronous schedule: single tasks, and gates that hold requests while weights change."""
-
-    def dispatch(self, task: TaskRow, step: int) -> None:
-        """Begin a task without waiting. A validation may run while it is in flight."""
-
-    def waiting(self) -> list[Future[Done]]:
-        """Futures of which one is done when a task is finished."""
-
-    def finished(self) -> list[Done]:
-        """Finished tasks, without waiting."""
-
-    def close_gate(self, policy: str) -> None:
-        """Hold requests of a policy, and wait until none is in flight."""
-
-    def open_gate(self, policy: str) -> None:
-        """Release the requests of a policy."""
 
 
 class Runtime:
@@ -206,7 +178,7 @@ class Backend:
     """A backend that has started: its policies and critics, its rollouts, the store of rows."""
 
     policies: Any  # `Policies`
-    rollouts: Any  # `Rollouts`; of verl also a `Stream`
+    rollouts: Any  # `Rollouts`; of verl with the methods that the asynchronous schedule needs
     store: RowStore
 
 

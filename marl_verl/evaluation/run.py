@@ -83,8 +83,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
     start = time.monotonic()
     all_reports: list[list[Report]] = []
     if request.rows:
-        done = trainer.rollouts.sample(request.rows, request.step, validate=True)
-        by_arm = {report.uid: report for share in done for report in share.reports}
+        by_arm = {report.uid: report for report in trainer.sample(request.rows, request.step, validate=True)}
         all_reports = [[by_arm[pairing.column]] for pairing in request.pairings]
         trainer.records.episodes(request.step, [line for (report,) in all_reports for line in report.lines])
         trainer.records.check_failures([report for (report,) in all_reports])
@@ -108,7 +107,7 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
     stored = 0 if sampled else int(marl.rollout.keep_episodes)
     at_once = max(1, request.at_once // (int(marl.validation.options.episodes) if sampled else 1))
     step = pairing if pairing is not None and request.sides else trainer.step  # in the seeds
-    batches = play(held_out, trainer.rollouts, step, sampled, keep=stored, at_once=at_once)
+    batches = play(held_out, trainer.sample, step, sampled, keep=stored, at_once=at_once)
     before, tasks = (pairing or 0) * len(held_out), len(request.pairings) * len(held_out)
     reports: list[Report] = []
     for batch in itertools.chain([[]], batches):

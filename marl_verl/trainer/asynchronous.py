@@ -38,7 +38,7 @@ from omegaconf import DictConfig
 
 from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
 from marl_verl.backend.learning.policy import LearningPolicy
-from marl_verl.backend.protocol import Done, Report, Rows, Stream
+from marl_verl.backend.protocol import Report, Rows
 from marl_verl.config.schema import schedule_of
 from marl_verl.events import timed
 from marl_verl.threads import in_thread
@@ -65,12 +65,12 @@ class Dispatch:
     def __len__(self) -> int:
         return len(self._out)
 
-    def fill(self, workers: Stream, versions: Mapping[str, int], count: int) -> None:
+    def fill(self, rollouts: Any, versions: Mapping[str, int], count: int) -> None:
         """Dispatch tasks until `count` are in flight, at most `limit`. `versions`: policy -> current version."""
         for _ in range(min(count, self.limit) - len(self)):
             task = self._take()
             self._out[task["uid"]] = task, dict(versions)
-            workers.dispatch(task, task["batch"])
+            rollouts.dispatch(task, task["batch"])
 
     def done(self, uid: str) -> None:
         """Mark a task as processed. KeyError if it is not in flight."""
@@ -166,7 +166,7 @@ class Learner:
     """The learner of one policy: its buffer, its version, and the thread of its updates. Its methods are called in the
     trainer's thread; only updates run in another. `spent`: keys of rows that no update needs any more."""
 
-    def __init__(self, runtime: LearningPolicy, buffer: Buffer, gates: Stream, spent: list[str]) -> None:
+    def __init__(self, runtime: LearningPolicy, buffer: Buffer, gates: Any, spent: list[str]) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
         self.version = 0  # updates so far; the servers report it with every action
         self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
@@ -255,11 +255,11 @@ class Asynchronous:
         }
         self._ahead = settings.ahead * self._size
         self._dispatch = Dispatch(lambda: trainer.data.next(trainer.step), self._size + self._ahead)
-        self._arrived: deque[Done] = deque()
+        self._arrived: deque[Report] = deque()
 
     def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
         """Sample and learn until `train_batch_size` more tasks are finished; otherwise as `Synchronous.step`."""
-        trainer, finished, reports = self.trainer, list[Done](), list[Report]()
+        trainer, reports = self.trainer, list[Report]()
         with trainer.phase("sampling and learning"):
             while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
@@ -272,9 +272,8 @@ class Asynchronous:
                     self._arrived.extend(trainer.rollouts.finished())
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
-                        finished.append(self._arrived.popleft())
-                        self._buffer(finished[-1])
-                        reports += finished[-1].reports
+                        reports.append(self._arrived.popleft())
+                        self._buffer(reports[-1])
                         self._dispatch.done(reports[-1].uid)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
             trainer.keep(reports)
@@ -283,7 +282,7 @@ class Asynchronous:
                 while self._updates():
                     self.settle()
                     self._learn()
-        table = trainer.algorithm.credited(in_key_order(finished, trainer.declared)[1])
+        table = trainer.algorithm.credited(in_key_order(reports, trainer.declared)[1])
         # advantages do not depend on other tasks (`check_schedule`)
         metrics, _ = trainer.stored(table, trainer.algorithm.compute(table))
         for learner in self.learners.values():
@@ -305,11 +304,11 @@ class Asynchronous:
         for learner in self.learners.values():
             learner.begin(self._dispatch.oldest(learner.name))
 
-    def _buffer(self, done: Done) -> None:
+    def _buffer(self, report: Report) -> None:
         """Compute the advantages of a finished task, and add each row to the buffer of its policy."""
-        if not done.rows:  # every attempt failed
+        if not report.rows:  # every attempt failed
             return
-        batch, table = in_key_order([done], self.trainer.declared)
+        batch, table = in_key_order([report], self.trainer.declared)
         result = self.trainer.algorithm.compute(table)
         put_advantages(self.trainer.store, batch, result, self.learners)
         signal = self.trainer.signal(table, result)

@@ -4,7 +4,7 @@ A task is a row: `task` (JSON), `uid` (equal in all runs of the same config) and
 """
 
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, Memory, RowTable
 from marl_verl.algo.advantage.columns import group_mean
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.backend.protocol import Done, Report, Rollouts, Rows, TaskRow
+from marl_verl.backend.protocol import Report, Rows, TaskRow
 from marl_verl.config.schema import Curriculum as CurriculumSettings
 from marl_verl.config.schema import Filter
 from marl_verl.errors import MarlError
@@ -195,21 +195,10 @@ class Signal:
         return {f"filter/{name}": float(count) for name, count in {**counts, "useful_tasks": len(self.tasks)}.items()}
 
 
-class StatefulRollouts:
-    """Rollouts that send states of earlier steps (`extensions`, group `state`) with each task."""
-
-    def __init__(self, rollouts: Rollouts, states: Mapping[str, Any]) -> None:
-        self._rollouts, self._states, self.assign = rollouts, states, rollouts.assign
-
-    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
-        sent = {name: state.sent() for name, state in self._states.items()}
-        return self._rollouts.sample([{**task, "states": sent} for task in tasks], step, validate)
-
-
-def in_key_order(done: Sequence[Done], declared: Collection[str]) -> tuple[Rows, RowTable]:
+def in_key_order(reports: Sequence[Report], declared: Collection[str]) -> tuple[Rows, RowTable]:
     """The rows of finished tasks, and their table, both in key order. MarlError without rows. `declared`: the reward
     components that the run sets (`Algorithm.components`)."""
-    rows = [row for share in done for row in share.rows]
+    rows = [row for report in reports for row in report.rows]
     if not rows:
         raise MarlError("every attempt of the step failed: there are no rows to learn from")
     rows.sort(key=lambda row: (row.uid, row.session, row.index))

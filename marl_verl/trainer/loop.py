@@ -24,7 +24,7 @@ from marl_verl import plugins
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import Backend, Done, Report, Rows, TaskRow, tracking_of
+from marl_verl.backend.protocol import Backend, Report, Rows, TaskRow, tracking_of
 from marl_verl.config.parts import algorithm_of
 from marl_verl.config.schema import curriculum_of, filter_of, schedule_of
 from marl_verl.config.stored import marl_section, team_of
@@ -35,7 +35,7 @@ from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
 from marl_verl.trainer.asynchronous import Asynchronous
-from marl_verl.trainer.data import AdvantageMemory, Curriculum, Signal, StatefulRollouts, TaskData, in_key_order
+from marl_verl.trainer.data import AdvantageMemory, Curriculum, Signal, TaskData, in_key_order
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
 
 
@@ -53,8 +53,6 @@ class Trainer:
         self.memory = AdvantageMemory(self.algorithm)
         run = marl_section(config)["run"]
         self.states = {name: module.State(run[name]) for name, module in states(run).items()}
-        if self.states:
-            self.rollouts = StatefulRollouts(backend.rollouts, self.states)
         self.past: Any = None  # the past versions of policies with which agents act, of a distribution
         if settings := list(self.team.past.values()):
             kind = extension("policy", settings[0].kind)
@@ -117,7 +115,7 @@ class Trainer:
         self.use_snapshots(self.past.newest() if self.past is not None else {})
         with self.phase("validating"):
             keep, size = int(self.config.marl.rollout.keep_episodes), self.config.data.val_batch_size
-            passes = partial(play, self.data.held_out, self.rollouts, self.step, at_once=size)
+            passes = partial(play, self.data.held_out, self.sample, self.step, at_once=size)
             greedy = list(chain.from_iterable(passes(sampled=False, keep=keep)))
             sampled = list(chain.from_iterable(passes(sampled=True, keep=0)))
             if stored := [line for report in greedy + sampled for line in report.lines]:
@@ -127,6 +125,11 @@ class Trainer:
         emit("validation", step=self.step, metrics=values, tasks=len(greedy))
         self.run_dir.metrics(self.step, values)
         return values
+
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
+        """Play tasks, which get the states of earlier steps (`extensions`, group `state`), and wait for all."""
+        sent = {name: state.sent() for name, state in self.states.items()}
+        return self.rollouts.sample([{**task, "states": sent} for task in tasks], step, validate)
 
     def use_snapshots(self, snapshots: Mapping[str, int]) -> None:
         """Load snapshots (policy -> step) with which past versions act."""
@@ -206,39 +209,39 @@ class Synchronous:
         """Sample the tasks of a step and, with a filter, up to `refill` times further tasks for those that teach
         nothing. Returns the rows and their table, in key order, and metrics of the filter."""
         trainer, data, reports = self.trainer, self.trainer.data, list[Report]()
-        data.drawn, refills, done = [], 0, list[Done]()
+        data.drawn, refills = [], 0
         missing, most = data.size, 0 if trainer.filter is None else trainer.filter.refill
         while missing:
-            done += self._play(data.draw(trainer.step, missing))
-            reports = [report for share in done for report in share.reports]
+            reports += self._play(data.draw(trainer.step, missing))
             trainer.keep(reports)
             if refills == most:
                 break
-            missing = max(0, min(data.size - self._useful_tasks(done), len(data.train) - len(data.drawn)))
+            missing = max(0, min(data.size - self._useful_tasks(reports), len(data.train) - len(data.drawn)))
             refills += bool(missing)
         for part in trainer.recording.values():
             part.record(reports)
         # where servers and training share a GPU, the servers free its memory until the weights are synced
         trainer.policies.sleep()
         counts = {"filter/refill_rounds": float(refills), "filter/tasks": float(len(data.drawn))}
-        return *in_key_order(done, trainer.declared), {} if trainer.filter is None else counts
+        return *in_key_order(reports, trainer.declared), {} if trainer.filter is None else counts
 
-    def _play(self, tasks: Sequence[TaskRow]) -> list[Done]:
+    def _play(self, tasks: Sequence[TaskRow]) -> list[Report]:
         """Sample tasks and wait. With past versions, in a round for each snapshot that tasks meet."""
-        trainer, done = self.trainer, list[Done]()
+        trainer, reports = self.trainer, list[Report]()
         if trainer.past is None:
-            return list(trainer.rollouts.sample(tasks, trainer.step))
+            return list(trainer.sample(tasks, trainer.step))
         for snapshots, positions in trainer.past.rounds([task["uid"] for task in tasks]):
             trainer.use_snapshots(snapshots)
-            done += trainer.rollouts.sample([tasks[position] for position in positions], trainer.step)
-        return done
+            reports += trainer.sample([tasks[position] for position in positions], trainer.step)
+        return reports
 
-    def _useful_tasks(self, done: Sequence[Done]) -> int:
+    def _useful_tasks(self, reports: Sequence[Report]) -> int:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
-        if not any(share.rows for share in done):
+        if not any(report.rows for report in reports):
             return 0
         trainer = self.trainer
-        table = trainer.memory.recall(trainer.algorithm.credited(in_key_order(done, trainer.declared)[1]), keep=False)
+        _, table = in_key_order(reports, trainer.declared)
+        table = trainer.memory.recall(trainer.algorithm.credited(table), keep=False)
         return len(trainer.signal(table, trainer.algorithm.compute(table)).tasks)
 
     def _in_turn(self, rows: Rows) -> Rows:

@@ -1,14 +1,14 @@
 """Metrics of a training step, of the team and of each agent; and validation on held-out tasks, greedily and sampled."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Metric
-from marl_verl.backend.protocol import Report, Rollouts
+from marl_verl.backend.protocol import Report
 from marl_verl.tasks.base import side_statistics, winner
 
 
@@ -106,9 +106,9 @@ def _success(reports: Sequence[Report]) -> float:
 
 
 def play(
-    tasks: Sequence[str], rollouts: Rollouts, step: int, sampled: bool, keep: int, at_once: int
+    tasks: Sequence[str], sample: Callable[..., list[Report]], step: int, sampled: bool, keep: int, at_once: int
 ) -> Iterator[list[Report]]:
-    """Run every held-out task (as JSON), greedily or with the sampler of `marl.validation`. Rows are not written.
+    """Run every held-out task (as JSON), greedily or with the sampler of `marl.validation`, by `Trainer.sample`.
 
     The reports of the first `keep` tasks contain their episodes' lines; `step` is a part of uids and seeds; `at_once`
     tasks are in flight, whose reports are yielded together.
@@ -119,5 +119,4 @@ def play(
         for number, task in enumerate(tasks)
     ]
     for first in range(0, len(rows), at_once):
-        done = rollouts.sample(rows[first : first + at_once], step, validate=True)
-        yield [report for share in done for report in share.reports]
+        yield sample(rows[first : first + at_once], step, validate=True)

@@ -7,15 +7,13 @@ processed_logprobs`), and for greedy rows, temperature 0, that of the model.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from tokenizers.decoders import DecodeStream
 from torch import Generator, Tensor
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
-
-from marl_verl.errors import check
 
 GREEDY_BELOW, LEAST_TEMPERATURE = 1e-5, 1e-2  # vLLM's
 FILTERS = {
@@ -25,8 +23,6 @@ FILTERS = {
     "top_p": (TopPLogitsWarper, 1.0),
 }
 """Parameter, in the order of application -> what applies it, and its value without an effect."""
-SUPPORTED = {*FILTERS, "seed", "logprobs", "max_tokens", "stop", "stop_token_ids"}
-NEUTRAL = {"repetition_penalty": 1.0}  # values without an effect
 
 
 class Row:
@@ -34,7 +30,7 @@ class Row:
 
     Args:
         prompt: its token ids.
-        parameters: vLLM's sampling parameters. MarlError for one that would have no effect.
+        parameters: vLLM's sampling parameters.
         limit: of sampled tokens.
 
     Attributes:
@@ -48,14 +44,8 @@ class Row:
     future: asyncio.Future[list[int]]  # of `ids`
 
     def __init__(
-        self,
-        prompt: Sequence[int],
-        parameters: Mapping[str, Any],
-        limit: int,
-        tokenizer: Any,
-        device: torch.device,
+        self, prompt: Sequence[int], parameters: Mapping[str, Any], limit: int, tokenizer: Any, device: torch.device
     ) -> None:
-        check_supported(parameters)
         self.prompt, self.limit = tuple(prompt), limit
         self.last, self.position, self.length = self.prompt[-1], len(prompt) - 1, len(prompt) + limit
         self.ids, self.log_probs = list[int](), list[float]()
@@ -99,15 +89,6 @@ class Row:
                 raise
             self._stream = DecodeStream(skip_special_tokens=True)  # bytes that are no text, as in vLLM
             return self._stream.step(self._tokenizer, token) or ""
-
-
-@check
-def check_supported(parameters: Mapping[str, Any]) -> Iterator[str]:
-    """MarlError for a sampling parameter that would have no effect."""
-    for name, value in parameters.items():
-        if name not in SUPPORTED and value is not None and NEUTRAL.get(name) != value:
-            problem = f"the local backend does not support the sampling parameter {name}={value!r:.80}"
-            yield f"{problem}: use the verl backend (marl.run.backend=verl)"
 
 
 def sample(logits: Tensor, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:

@@ -56,6 +56,7 @@ class LocalServer:
         dtype: the type in which the model computes, if its weights have another one.
     """
 
+    grammars = False  # whether a completion can be restricted to a grammar
     version: int | None = None
     """Version of the weights, which completions carry as `global_steps`."""
     _numbers = itertools.count()
@@ -93,9 +94,7 @@ class LocalServer:
             sampling_params: of vLLM: `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
                 `stop`, `stop_token_ids`.
 
-        Raises:
-            MarlError: another parameter.
-            Exception: what the model's forward raised, in all requests in flight.
+        Raises what the model's forward raised, in all requests in flight.
         """
         limit = self._max_model_len - len(prompt_ids)
         limit = min(sampling_params.get("max_tokens") or limit, limit)

@@ -22,9 +22,9 @@ from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.local.engine import LocalCritic, LocalWorkers
 from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.policies import Policies
-from marl_verl.backend.protocol import Backend, Column, Done, Host, RowStore, Runtime, TaskRow
+from marl_verl.backend.protocol import Backend, Column, Host, Report, RowStore, Runtime, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked
-from marl_verl.backend.rollout.worker import RolloutWorker, Sampled, collect_seldom
+from marl_verl.backend.rollout.worker import RolloutWorker, Tensors, collect_seldom
 from marl_verl.config.hardware import cpu_run
 from marl_verl.config.placement import uses_all_cores
 from marl_verl.config.stored import team_of
@@ -79,8 +79,8 @@ class LocalRollouts(RolloutWorker):
         self._reason = reason
         interrupt(self._thread)
 
-    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
-        played: list[Sampled] = []
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
+        played: list[tuple[Report, Tensors]] = []
 
         async def play() -> None:  # without a result, of which `Runner.run` would make a text
             played.extend(await asyncio.gather(*(self.play(task, step, validate) for task in tasks)))
@@ -91,7 +91,7 @@ class LocalRollouts(RolloutWorker):
             if self._reason is not None:
                 raise MarlError(self._reason) from error
             raise
-        return [self.done(played)]
+        return self.stored(played)
 
 
 class TrainedPolicy(LearningPolicy):

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 
-from marl_verl.config.policy_models import endpoint_key
+from marl_verl.config.policy_models import check_unrestricted, endpoint_key
 from marl_verl.episode import Act, Action
 from marl_verl.episode.messages import Message, as_tool_calls
 from marl_verl.errors import MarlError, format_error, nearest, user_error
@@ -92,8 +92,7 @@ class PolicyClient(Client):
         self._server_options = {} if adapter is None else {"adapter": adapter}
         self.prompt_length = int(config.rollout.prompt_length)
         self.response_length = int(config.rollout.response_length)
-        logged = {"repetition_penalty": 1.0, "logprobs": bool(config.rollout.calculate_log_probs)}
-        self.sampling = default_sampling(config.rollout) | logged
+        self.sampling = default_sampling(config.rollout) | {"logprobs": bool(config.rollout.calculate_log_probs)}
         self.chat = Chat.load(config.model, template, f"policy '{name}'")
         self.parsers = Parsers(self.chat.tokenizer, *parsers, self.chat.whose, template)
         self.ends = frozenset() if config.rollout.get("ignore_eos") else self._ends(config.model)
@@ -138,6 +137,8 @@ class PolicyClient(Client):
         without both, as in OpenAI's API.
         """
         begun, asked = time.monotonic(), act.parameters or {}
+        if not getattr(self.client, "grammars", True):
+            check_unrestricted(self.name, [act])
         prompt_ids = self.encode(messages, asked.get("tools"), act.former)
         limit = min(sampling.get("max_tokens") or self.response_length, self.response_length)
         stop, tokens = self.chat.stops(self.stop if sampling.get("stop") is None else sampling["stop"])

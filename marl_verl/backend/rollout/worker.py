@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.advantage.rows import TableRow
@@ -15,7 +15,7 @@ from marl_verl.algo.credit import with_credit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.algo.sampling.sampler import add_columns, sample_lines
-from marl_verl.backend.protocol import Done, Report, RowStore, TaskRow, TurnCount
+from marl_verl.backend.protocol import Report, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
 from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
 from marl_verl.backend.rollout.rows import JointObservations, row_fields, row_tag
@@ -36,12 +36,8 @@ logger = logging.getLogger(__name__)
 LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
 
-class Sampled(NamedTuple):
-    """A task's report and its rows, none of a validation; and the tensors of those of trained policies, by key."""
-
-    report: Report
-    rows: Sequence[TableRow] = ()
-    fields: Mapping[str, dict[str, Any]] = {}
+Tensors = Mapping[str, dict[str, Any]]
+"""The tensors of a task's rows of trained policies, by key."""
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
@@ -104,8 +100,7 @@ class RolloutWorker:
         self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
         self.joint = JointObservations.of(config, team.agents)
         rollout = config.actor_rollout_ref.rollout
-        logged = {"repetition_penalty": 1.0, "logprobs": bool(rollout.calculate_log_probs)}
-        self._greedy = default_sampling(rollout.val_kwargs) | logged
+        self._greedy = default_sampling(rollout.val_kwargs) | {"logprobs": bool(rollout.calculate_log_probs)}
         self._logged: set[tuple[str, str]] = set()
 
     def assign(self, policies: Mapping[str, str]) -> None:
@@ -114,26 +109,26 @@ class RolloutWorker:
         agents = {name: replace(agent, policy=policies[name]) for name, agent in context.agents.items()}
         self.parts = replace(self.parts, task_context=replace(context, agents=agents))
 
-    async def play(self, task: TaskRow, step: int, validate: bool) -> Sampled:
+    async def play(self, task: TaskRow, step: int, validate: bool) -> tuple[Report, Tensors]:
         """Play one task. Always ends with a report, even if marl-verl itself fails."""
         report = Report(uid=str(task["uid"]), task=str(task["task"]))
         try:
-            return await self._play(task, step, validate, report)
+            return report, await self._play(task, step, validate, report)
         except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
             with suppress(Exception):  # the driver waits for the report, also if the message raises
                 report.error += f": {error}"
-            return Sampled(report)
+            return report, {}
 
-    def done(self, tasks: Sequence[Sampled]) -> Done:
-        """Write the tensors of the rows of finished tasks."""
-        if learnt := {key: fields for task in tasks for key, fields in task.fields.items()}:
+    def stored(self, played: Sequence[tuple[Report, Tensors]]) -> list[Report]:
+        """The reports of finished tasks, when the tensors of their rows are written."""
+        if learnt := {key: fields for _, tensors in played for key, fields in tensors.items()}:
             names = next(iter(learnt.values()))
             self.store.put(list(learnt), {name: [fields[name] for fields in learnt.values()] for name in names})
-        return Done([task.report for task in tasks], [row for task in tasks for row in task.rows])
+        return [report for report, _ in played]
 
-    async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Sampled:
+    async def _play(self, row: TaskRow, step: int, validate: bool, report: Report) -> Tensors:
         task, uid, states = Task(**json.loads(row["task"])), report.uid, row.get("states", {})
         report.task, report.set = task.id, task.data.get(SET)
         # in training each policy and agent has sampling parameters of its own
@@ -157,14 +152,15 @@ class RolloutWorker:
         tokens = bool(self.config.marl.run.journal_tokens)
         report.lines = sample_lines(stored, uid, task.id, tokens, used_run_options())
         if validate:
-            return Sampled(report)
+            return {}
         for metric in self.algorithm.metrics:
             report.metrics.update(metric.of_sample(sample))
         trained, tags = self.parts.trained, {turn.row: row_tag(turn, step) for turn in sample.turns}
         fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy in trained}
         if self.joint is not None:
             self.joint.add(fields, tags, sample.episodes)
-        return Sampled(report, [TableRow.of(turn, trained, tags[turn.row]) for turn in sample.turns], fields)
+        report.rows = [TableRow.of(turn, trained, tags[turn.row]) for turn in sample.turns]
+        return fields
 
     async def _fill(self, report: Report, sample: Sample) -> None:
         report.failures, report.attempts, report.extra_tokens = sample.failures, sample.attempts, sample.extra_tokens

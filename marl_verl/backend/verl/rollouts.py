@@ -17,7 +17,7 @@ from tensordict import TensorDict
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from marl_verl import plugins
-from marl_verl.backend.protocol import Column, Done, TaskRow
+from marl_verl.backend.protocol import Column, Report, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked, end_process
 from marl_verl.backend.rollout.worker import RolloutWorker, collect_seldom
 from marl_verl.backend.verl.devices import numbered
@@ -26,7 +26,10 @@ from marl_verl.plugins import loading
 
 
 class RayRollouts:
-    """The rollout workers of a run, on all nodes in turn. A `Stream`; `clients`: policy -> `Runtime.client`."""
+    """`Rollouts` with workers on all nodes in turn; `clients`: policy -> `Runtime.client`.
+
+    The asynchronous schedule plays single tasks (`dispatch`), and holds requests by gates while weights change.
+    """
 
     def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
@@ -42,7 +45,7 @@ class RayRollouts:
         for number, worker in enumerate(self.workers):
             theirs = tuple(ray.get(worker.plugin_fingerprint.remote()))
             loading.check_same(mine, theirs, f"rollout worker {number}")
-        self._stream: dict[Future[Done], int] = {}  # a task in flight -> the number of its worker
+        self._stream: dict[Future[list[Report]], int] = {}  # a task in flight -> the number of its worker
 
     def actors(self) -> dict[str, Any]:
         return numbered("rollout worker", "", self.workers)
@@ -50,31 +53,36 @@ class RayRollouts:
     def assign(self, policies: Mapping[str, str]) -> None:
         ray.get([worker.assign.remote(dict(policies)) for worker in self.workers])
 
-    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Done]:
+    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
         size = -(-len(tasks) // len(self.workers))
         shares = [list(tasks[first : first + size]) for first in range(0, len(tasks), size or 1)]
         calls = zip(self.workers, shares, strict=False)
-        return list(ray.get([worker.sample.remote(share, step, validate) for worker, share in calls]))
+        played = ray.get([worker.sample.remote(share, step, validate) for worker, share in calls])
+        return [report for reports in played for report in reports]
 
     def dispatch(self, task: TaskRow, step: int) -> None:
-        """Begin a task in the least loaded worker."""
+        """Begin a task in the least loaded worker, without waiting. A validation may run while it is in flight."""
         loads = Counter(self._stream.values())
         least = min(range(len(self.workers)), key=loads.__getitem__)
         self._stream[self.workers[least].sample.remote([task], step, False).future()] = least
 
-    def waiting(self) -> list[Future[Done]]:
+    def waiting(self) -> list[Future[list[Report]]]:
+        """Futures of which one is done when a task is finished."""
         return list(self._stream)
 
-    def finished(self) -> list[Done]:
+    def finished(self) -> list[Report]:
+        """Finished tasks, without waiting."""
         finished = [task for task in self._stream if task.done()]
         for task in finished:
             del self._stream[task]
-        return [task.result() for task in finished]
+        return [report for task in finished for report in task.result()]
 
     def close_gate(self, policy: str) -> None:
+        """Hold requests of a policy, and wait until none is in flight."""
         ray.get([worker.close_gate.remote(policy) for worker in self.workers])
 
     def open_gate(self, policy: str) -> None:
+        """Release the requests of a policy."""
         ray.get([worker.open_gate.remote(policy) for worker in self.workers])
 
 
@@ -95,13 +103,13 @@ class RolloutActor(RolloutWorker):
         """The fingerprint of the loaded plugins, which the driver compares with its own."""
         return plugins.load().fingerprint()
 
-    async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> Done:
+    async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> list[Report]:
         if not self._watched:
             self._watched = True
             end_if_blocked(asyncio.get_running_loop(), self.config.marl.rollout, end_process)
         played = await asyncio.gather(*(self.play(task, step, validate) for task in tasks))
         async with self._writing:  # one thread at a time uses TransferQueue's client
-            return await asyncio.to_thread(self.done, played)
+            return await asyncio.to_thread(self.stored, played)
 
     async def close_gate(self, policy: str) -> None:
         await self.parts.gates[policy].close()

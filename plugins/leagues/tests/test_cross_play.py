@@ -15,7 +15,7 @@ from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from marl_verl.backend.protocol import Done, Report
+from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError
 from marl_verl.evaluation import run as evaluate
 from marl_verl.evaluation.request import Assignment, Pairing, Request
@@ -109,7 +109,7 @@ class _Trainer:
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
         rewards = [{"one": {"team": outcome["red"]}}]
-        return [Done([Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks], [])]
+        return [Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks]
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
