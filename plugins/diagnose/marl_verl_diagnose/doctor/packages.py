@@ -112,8 +112,7 @@ def flash_attn() -> Finding:
 
 def unusable() -> list[str]:
     """The packages that are installed and unusable on a CPU, each tested in a process of its own."""
-    tests = {name: code for name, code in UNUSABLE.items() if importlib.util.find_spec(name) is not None}
-    return [name for name, code in tests.items() if subprocess.run([sys.executable, "-c", code], stderr=-3).returncode]
+    return [name for name, code in UNUSABLE.items() if importlib.util.find_spec(name) and executed(code)[1]]
 
 
 def remove(names: Sequence[str]) -> None:

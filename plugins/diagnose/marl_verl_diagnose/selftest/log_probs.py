@@ -10,10 +10,8 @@ import gc
 import json
 import math
 import os
-import socket
 import sys
 import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -53,17 +51,16 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     import torch
 
+    from marl_verl.backend.learning.workers import PolicyWorker
+
     model, table = random_model(folder, gpu), list[dict[str, Any]]()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update(alone)
+    os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     references = {tokens: _reference(model, _rows(tokens), gpu) for tokens in TOKENS[gpu]}
     memory = torch.cuda.get_device_properties(0).total_memory / GIB if gpu else math.inf
     for fused in (False, True):
         settings = _settings(model, fused, gpu)
-        worker = _worker(settings)
+        worker: Any = PolicyWorker(config=settings, role="actor")
+        worker.init_model()
         for (tokens, reference), batch, entropy in product(references.items(), BATCHES[fused], (False, True)):
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
             options = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused}
@@ -74,7 +71,7 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
             if needed > memory:
                 row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
             else:
-                row |= _measured(worker, tokens, reference, options)
+                row |= _measured(worker, tokens, reference, options, gpu)
             table.append(row)
         del worker
         gc.collect()
@@ -154,16 +151,10 @@ def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool
     return sum(training(model, part, part.actor.fsdp_config, 1, positions, gpu).values()) / GIB
 
 
-def _worker(settings: Any) -> Any:
-    from marl_verl.backend.learning.workers import PolicyWorker
-
-    worker: Any = PolicyWorker(config=settings, role="actor")
-    worker.init_model()
-    return worker
-
-
-def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) -> dict[str, float]:
-    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory."""
+def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any], gpu: bool) -> dict[str, float]:
+    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory (on a
+    GPU)."""
+    import torch
     from verl.workers.utils.padding import response_from_nested
 
     from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
@@ -174,15 +165,16 @@ def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any]) 
     values = response_from_nested(computed["log_probs"].cpu().float(), mask).values()
     difference = (values - expected).abs()
     update = {"mini_batch_size": len(rows), "global_batch_size": len(rows), "epochs": 1, "seed": 0}
-    reset, peak = _peak()
-    reset()
+    if gpu:
+        torch.cuda.reset_peak_memory_stats()
     begun = time.monotonic()
     old = values.split([len(row) // 2 for row in rows])
     output = worker.update_actor(_batch(rows, UPDATE_FIELDS, {**options, **update}, old))
     seconds = time.monotonic() - begun
     (gradient,) = output["metrics"]["grad_norm"]
     differences = {"mean": float(difference.mean()), "largest": float(difference.max())}
-    return {**differences, "grad norm": float(gradient), "seconds": seconds, "peak GiB": peak() / GIB}
+    peak = torch.cuda.max_memory_allocated() / GIB if gpu else 0.0
+    return {**differences, "grad norm": float(gradient), "seconds": seconds, "peak GiB": peak}
 
 
 def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], old: Any = ()) -> Any:
@@ -191,40 +183,22 @@ def _batch(rows: list[Any], names: tuple[str, ...], settings: dict[str, Any], ol
     from tensordict import TensorDict
     from verl.utils import tensordict_utils as tu
 
+    from marl_verl.backend.learning.batches import jagged
     from marl_verl.backend.rollout.rows import row_fields
     from marl_verl.episode import Act, Action, Turn
 
-    columns: dict[str, list[Any]] = {name: [] for name in names}
+    fields = list[dict[str, Any]]()
     for number, row in enumerate(rows):
         prompt, response = row.split([len(row) // 2, len(row) - len(row) // 2])
         sampled = (old[number] if len(old) else torch.zeros(len(response))).tolist()
         action = Action("", prompt.tolist(), response.tolist(), sampled)
-        fields = row_fields(Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one"))
-        fields["advantages"] = torch.linspace(-1, 1, len(response))
-        for name in names:
-            columns[name].append(fields[name])
-    nested = {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in columns.items()}
-    data = TensorDict(nested, batch_size=len(rows))
+        turn = Turn(Act("holder", "0", 0, 0, ()), action, "u", number, "one")
+        fields.append({**row_fields(turn), "advantages": torch.linspace(-1, 1, len(response))})
+    data = TensorDict({name: jagged([row[name] for row in fields]) for name in names}, batch_size=len(rows))
     everywhere = {"temperature": 1.0, "distillation_use_topk": False, "distillation_only": False}
     for name, value in {**everywhere, **settings}.items():
         tu.assign_non_tensor_data(data, name, value)
     return data
-
-
-def _peak() -> tuple[Callable[[], Any], Callable[[], int]]:
-    """(function that resets the peak of used memory, function that returns it): of the GPU, or of this process."""
-    from verl.utils.device import get_torch_device, is_cuda_available
-
-    if is_cuda_available:
-        device = get_torch_device()
-        return device.reset_peak_memory_stats, device.max_memory_allocated
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-    def resident() -> int:
-        (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM")]
-        return int(line.split()[1]) << 10
-
-    return lambda: reset.write_text("5"), resident
 
 
 if __name__ == "__main__":
