@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_diagnose.selftest.checks import GPUS, Place, place, time_limit
+from marl_verl_diagnose.selftest.checks import GPUS, Place, facts, place, time_limit
 
-__all__ = ["GPUS", "place", "time_limit"]
+__all__ = ["GPUS", "facts", "place", "time_limit"]
 
 
 @pytest.mark.gpu(60)

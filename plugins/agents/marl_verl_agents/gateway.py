@@ -23,7 +23,7 @@ import signal
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from aiohttp import web
 
@@ -163,14 +163,35 @@ class EpisodeTransport(TeamTransport):
     A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
 
     Attributes:
-        unsent: (path, body) -> an answer that its client did not wait for.
+        acts: in progress.
     """
 
     def __init__(self, team: Team, agent: str, ignored: Sequence[str]) -> None:
         super().__init__(team, agent, ignored=ignored)
         self._conversations = 0
         self._given_up: dict[str, str | None] = {}  # messages of a request -> the slot of its conversation
-        self.unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}
+        self._unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}  # answers for which no client has waited
+        self.acts: set[asyncio.Task[Any]] = set()
+
+    async def respond(self, request: web.BaseRequest, path: str) -> tuple[int, Content]:
+        """The answer to a request. RequestError if the episode ends before."""
+        body = await request.content.read()
+        if (unsent := self._unsent.pop((path, body), None)) is not None:
+            return unsent
+        act = asyncio.create_task(self.answer(request.method, path, body))
+        self.acts.add(act)
+        try:
+            await asyncio.wait({act})
+        except asyncio.CancelledError:  # the client has closed the connection
+            if act.done() and not act.cancelled():
+                self._unsent[path, body] = act.result()
+            act.cancel()
+            raise
+        finally:
+            self.acts.discard(act)
+        if act.cancelled():
+            raise RequestError(ENDED, status=410, code="episode_ended")
+        return act.result()
 
     async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         key = json.dumps(asked.messages)
@@ -194,18 +215,11 @@ class EpisodeTransport(TeamTransport):
         return await super()._act(agent, asked, slot)
 
 
-class _Episode(NamedTuple):
-    """An episode: agent -> its transport; its acts in progress."""
-
-    agents: dict[str, EpisodeTransport]
-    acts: set[asyncio.Task[Any]]
-
-
 class Gateway:
     """The HTTP server of one event loop, started by its first episode."""
 
     def __init__(self) -> None:
-        self._episodes: dict[str, _Episode] = {}  # token -> episode
+        self._episodes: dict[str, dict[str, EpisodeTransport]] = {}  # token -> agent -> its transport
         self._port: asyncio.Future[int]
         self._serving: asyncio.Task[None] | None = None
 
@@ -218,13 +232,12 @@ class Gateway:
             # not in the context of the run that comes first, whose tasks have places
             self._serving = loop.create_task(self._serve(self._port), context=contextvars.Context())
         port, token = await asyncio.shield(self._port), secrets.token_urlsafe(24)
-        transports = {agent: EpisodeTransport(team, agent, ignored) for agent in team.agents}
-        episode = self._episodes[token] = _Episode(transports, set())
+        agents = self._episodes[token] = {agent: EpisodeTransport(team, agent, ignored) for agent in team.agents}
         try:
-            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in transports})
+            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in agents})
         finally:
             del self._episodes[token]
-            for act in episode.acts:
+            for act in [act for transport in agents.values() for act in transport.acts]:
                 act.cancel()
 
     async def _serve(self, port: asyncio.Future[int]) -> None:
@@ -244,39 +257,17 @@ class Gateway:
     async def _respond(self, request: web.BaseRequest) -> web.Response:
         _, _, token, agent, rest = (*request.path.split("/", 4), "", "", "", "")[:5]
         try:
-            if (episode := self._episodes.get(token)) is None:  # before its body is read
+            if (agents := self._episodes.get(token)) is None:  # before its body is read
                 raise RequestError(ENDED, status=410, code="episode_ended")
-            if (transport := episode.agents.get(agent)) is None:
-                why = f"the team has no agent '{agent}': {nearest(agent, episode.agents)}"
+            if (transport := agents.get(agent)) is None:
+                why = f"the team has no agent '{agent}': {nearest(agent, agents)}"
                 raise RequestError(why, status=404, code="not_found")
-            status, content = await _answer(episode.acts, transport, request, f"/{rest}")
+            status, content = await transport.respond(request, f"/{rest}")
         except RequestError as error:
             status, content = refused(request.path, error)
         if isinstance(content, bytes):
             return web.Response(body=content, content_type="text/event-stream")
         return web.json_response(content, status=status, headers=FINAL if status != 200 else None)
-
-
-async def _answer(
-    acts: set[asyncio.Task[Any]], transport: EpisodeTransport, request: web.BaseRequest, path: str
-) -> tuple[int, Content]:
-    body = await request.content.read()
-    if (unsent := transport.unsent.pop((path, body), None)) is not None:
-        return unsent
-    act = asyncio.create_task(transport.answer(request.method, path, body))
-    acts.add(act)
-    try:
-        await asyncio.wait({act})
-    except asyncio.CancelledError:  # the client has closed the connection
-        if act.done() and not act.cancelled():
-            transport.unsent[path, body] = act.result()
-        act.cancel()
-        raise
-    finally:
-        acts.discard(act)
-    if act.cancelled():
-        raise RequestError(ENDED, status=410, code="episode_ended")
-    return act.result()
 
 
 _gateways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Gateway] = weakref.WeakKeyDictionary()

@@ -17,7 +17,7 @@ in one block, {"input", "output"} or {"args", "expected"}, or blocks after "Test
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
@@ -25,8 +25,8 @@ from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl_code.code_tests import run_tests, tests_of
-from marl_verl_code.refine_code import how
+from marl_verl_code.code_tests import STREAMS, all_tests, has, run_tests
+from marl_verl_code.refine_code import entry_of, how
 
 CODER, TESTER = "coder", "tester"
 MOST = 8
@@ -96,12 +96,6 @@ def python_in(text: str) -> str:
     return str(blocks[-1]).strip() if blocks else ""
 
 
-def entry_of(task: Task) -> str | None:
-    """The function that the task's tests call; None for tests on standard input and output."""
-    entry = tests_of(task, "private")[0].get("entry")
-    return None if entry is None else str(entry)
-
-
 def written(text: str, entry: str | None = None) -> list[dict[str, Any]]:
     """The tests of a tester's text, without those of another form. `entry`: the function that they call; None for tests
     on standard input and output."""
@@ -112,12 +106,10 @@ def written(text: str, entry: str | None = None) -> list[dict[str, Any]]:
         listed = json.loads(program_in(text))
     except (ValueError, RecursionError):
         return []
-    items = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
-    if entry is not None:
-        calls = [item for item in items if isinstance(item.get("args"), list) and "expected" in item]
-        return [{"entry": entry, "args": item["args"], "expected": item["expected"]} for item in calls[:MOST]]
-    texts = [item for item in items if all(isinstance(item.get(name), str) for name in ("input", "output"))]
-    return [{"input": item["input"], "output": item["output"]} for item in texts[:MOST]]
+    form: Mapping[str, type] = STREAMS if entry is None else {"args": list, "expected": object}
+    tests = [item for item in listed if has(item, form)] if isinstance(listed, list) else []
+    called = {} if entry is None else {"entry": entry}
+    return [{**called, **{name: test[name] for name in form}} for test in tests[:MOST]]
 
 
 async def failures(program: str, tests: list[dict[str, Any]], seconds: float, megabytes: int) -> list[dict[str, Any]]:
@@ -158,4 +150,4 @@ async def tester_reward(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 def _counted(task: Task) -> list[Any]:
-    return [*tests_of(task, "public"), *tests_of(task, "private")][:REWARD_TESTS]
+    return all_tests(task)[:REWARD_TESTS]

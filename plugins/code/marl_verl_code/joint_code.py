@@ -17,7 +17,7 @@ from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
-from marl_verl_code.code_tests import run_all
+from marl_verl_code.code_tests import TIMEOUTS, run_all, share
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -127,7 +127,8 @@ class TwoCoders(Workflow):
             if turn + 1 < self.turns and self.feedback != "plain":
                 limits = [self.seconds, self.megabytes]
                 mode = "passed" if self.feedback == "passed" else "levels"
-                tested = task if mode == "passed" else with_tests(task, self.feedback_tests)
+                tests = list(_tests_of(task))[: self.feedback_tests]
+                tested = task if mode == "passed" else replace(task, data={**task.data, "tests": tests})
                 said = await team.call(describe_feedback, tested, codes[HELPER], codes[MAIN], mode, limits)
                 feedback = dict.fromkeys(agents, said)
                 if self.feedback == "expert":
@@ -148,16 +149,12 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
     return levels(helper, main, AUX, program is not None, share(outcomes) if tests else None), outcomes
 
 
-def share(outcomes: Sequence[Outcome]) -> float:
-    """Share of the tests that passed, 0 to 1; 0 without tests."""
-    return sum(outcome.passed for outcome in outcomes) / len(outcomes) if outcomes else 0.0
-
-
 @functools.lru_cache(maxsize=4096)
 def run_assertions(program: str, entry: str, setup: str, tests: tuple[str, ...], limits: Limits) -> tuple[Outcome, ...]:
     """Run tests, statements with an assertion or more, each after `setup`, in the sandbox, apart from the program. They
     call the function `entry` by its name or as `candidate`."""
-    return tuple(run_all(program, [{"entry": entry, "setup": setup, "assert": test} for test in tests], limits))
+    calls = [{"entry": entry, "setup": setup, "assert": test} for test in tests]
+    return tuple(run_all(program, calls, limits, timeouts=TIMEOUTS))
 
 
 def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:
@@ -196,11 +193,6 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, li
     if rewards.get("ignored"):
         lines.append(f"{entry} ignores what {AUX} returns.")
     return "\n".join(lines)
-
-
-def with_tests(task: Task, count: int | None) -> Task:
-    """The task with its first `count` tests; None: all."""
-    return replace(task, data={**task.data, "tests": list(_tests_of(task))[:count]})
 
 
 def functions_of(task: Task, agent: str) -> tuple[str, ...]:

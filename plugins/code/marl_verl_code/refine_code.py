@@ -111,12 +111,18 @@ class RefineCode(GenerateAndRefine):
 
 def how(task: Task) -> str:
     """The form of an answer: a program, or a function for tests that call one."""
-    entry = tests_of(task, "private")[0].get("entry")
+    entry = entry_of(task)
     if entry is None:
         return HOW
-    name, _, method = str(entry).partition(".")
+    name, _, method = entry.partition(".")
     asked = f"class `{name}` with its method `{method}`" if method else f"function `{name}`"
     return f"Write the Python {asked}. Put the whole code in one ```python block."
+
+
+def entry_of(task: Task) -> str | None:
+    """The function that the task's tests call; None for tests on standard input and output."""
+    entry = tests_of(task, "private")[0].get("entry")
+    return None if entry is None else str(entry)
 
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:

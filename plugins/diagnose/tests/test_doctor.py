@@ -82,19 +82,16 @@ def test_vllms_build_has_to_fit_the_machine(installed: Callable[..., None], monk
         assert do in finding.do
 
 
-def smi(monkeypatch: pytest.MonkeyPatch, out: str, code: int = 0) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
-    done = subprocess.CompletedProcess([], code, out, "" if code == 0 else "driver mismatch")
-    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
-
-
 def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
-    smi(monkeypatch, "NVIDIA H100, 81559, 4\nNVIDIA H100, 81559, 40000\nNVIDIA GB10, [N/A], [N/A]\n")
-    found = list(machine.gpus())
-    assert [each.state for each in found] == ["ok", "warning", "ok"]
-    assert found[0].message == "NVIDIA H100, 80 GiB"
-    assert found[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    out = "NVIDIA H100, 81559 MiB, 4 MiB\nNVIDIA H100, 81559 MiB, 40000 MiB\nNVIDIA GB10, [N/A], [N/A]\n"
+    done = subprocess.CompletedProcess([], 0, out, "")
+    monkeypatch.setattr(machine.run_dir.subprocess, "run", lambda *_, **__: done)
+    gpus = list(machine.gpus())
+    assert [gpu.state for gpu in gpus] == ["ok", "warning", "ok"]
+    assert gpus[0].message == "NVIDIA H100, 80 GiB"
+    assert gpus[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
 
 
 def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -42,18 +42,22 @@ def call(name: str, *arguments: object) -> None:
         raise OSError(number, f"{name}: {os.strerror(number)}")
 
 
-def enter(flags: int, proc: int | None = None) -> None:
+def enter(flags: int, proc: int) -> None:
     """Move this process, which has one thread, into new namespaces; it keeps the numbers of its user and group. `proc`:
-    a descriptor of /proc, where the root has none. OSError: the kernel forbids it."""
+    a descriptor of /proc, which the root may lack. OSError: the kernel forbids it."""
     user, group = os.geteuid(), os.getegid()
     call("unshare", flags)
     if flags & USER:
-        folder = "self" if proc is not None else "/proc/self"
-        maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
-        for name, text in maps.items():
-            file = os.open(f"{folder}/{name}", os.O_WRONLY, dir_fd=proc)
-            os.write(file, text.encode())
-            os.close(file)
+        write("self/setgroups", "deny", proc)
+        write("self/uid_map", f"{user} {user} 1", proc)
+        write("self/gid_map", f"{group} {group} 1", proc)
+
+
+def write(path: str, text: str, folder: int) -> None:
+    """Write to a file that is there, below an open folder."""
+    file = os.open(path, os.O_WRONLY, dir_fd=folder)
+    os.write(file, text.encode())
+    os.close(file)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
@@ -111,14 +115,10 @@ def drop_capabilities() -> None:
     call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def kill_first(proc: int | None) -> None:
-    """When memory runs out, the kernel kills this process before others."""
+def kill_first(proc: int) -> None:
+    """When memory runs out, the kernel kills this process before others. `proc`: as in `enter`."""
     with contextlib.suppress(OSError):
-        file = os.open(
-            "self/oom_score_adj" if proc is not None else "/proc/self/oom_score_adj", os.O_WRONLY, dir_fd=proc
-        )
-        os.write(file, b"1000")
-        os.close(file)
+        write("self/oom_score_adj", "1000", proc)
 
 
 def landlock_version() -> int:

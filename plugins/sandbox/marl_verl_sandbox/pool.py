@@ -106,7 +106,9 @@ class Process:
         self.code: int | None = None
         with guard, channel:
             try:
-                _write(self._files[0], stdin)
+                with open(self._files[0], "wb", closefd=False) as file:
+                    file.write(stdin)
+                os.lseek(self._files[0], 0, os.SEEK_SET)
                 template.send([guard.fileno(), channel.fileno(), *self._files])
             except OSError as error:
                 self._close()
@@ -205,9 +207,3 @@ def _packages() -> list[str]:
             folder = Path(spec.submodule_search_locations[0])
             folders += [str(path) for path in (folder, folder.with_name(f"{name}.libs")) if path.is_dir()]
     return folders
-
-
-def _write(file: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(file, content) :]
-    os.lseek(file, 0, os.SEEK_SET)

@@ -47,7 +47,7 @@ def main(control: socket.socket, tier: str, packages: list[str]) -> None:
             raise OSError(f"no system call filter for this processor, {os.uname().machine}")
         if tier == "isolated":
             root = os.geteuid() == 0
-            kernel.enter(kernel.MOUNTS | (0 if root else kernel.USER))
+            kernel.enter(kernel.MOUNTS | (0 if root else kernel.USER), proc)
             kernel.private_root(os.path.dirname(os.__file__), packages, PACKAGES)
             sys.path.append(PACKAGES)
             processes = _counts_processes(proc)
@@ -153,7 +153,7 @@ def guard(start: Start, files: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def _enter(megabytes: int, proc: int | None) -> str:
+def _enter(megabytes: int, proc: int) -> str:
     """Become another user (as root), and enter namespaces of our own; return the program's folder."""
     if os.geteuid() == 0:
         os.setgroups([])
@@ -168,7 +168,7 @@ def _enter(megabytes: int, proc: int | None) -> str:
     return "/tmp"
 
 
-def _counts_processes(proc: int | None) -> bool:
+def _counts_processes(proc: int) -> bool:
     """Whether the kernel limits the number of processes in a user namespace; it does not for its very first user."""
     child = os.fork()
     if not child:

@@ -83,7 +83,7 @@ OPEN = """
 import os, sys, tempfile
 from marl_verl_sandbox import kernel
 if not os.geteuid():
-    kernel.enter(kernel.MOUNTS)
+    kernel.enter(kernel.MOUNTS, os.open("/proc", os.O_PATH))
     kernel.mount("none", "/", None, kernel.RECURSIVE | kernel.PRIVATE)
     for path in sys.argv[1:]:
         above = [path[:i] for i, c in enumerate(path) if c == "/" and i]
@@ -149,7 +149,9 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
 def test_what_is_mounted_in_the_library_is_read_only() -> None:
     inner = f"{os.path.dirname(os.__file__)}/json/__pycache__"
     code = "import os, sys\nfrom marl_verl_sandbox import Sandbox, kernel\n"
-    code += "kernel.enter(kernel.MOUNTS | (kernel.USER if os.geteuid() else 0))\n"
+    code += (
+        "proc = os.open('/proc', os.O_PATH)\nkernel.enter(kernel.MOUNTS | (kernel.USER if os.geteuid() else 0), proc)\n"
+    )
     code += "kernel.mount('none', '/', None, kernel.RECURSIVE | kernel.PRIVATE)\n"
     code += f"kernel.mount('tmpfs', {inner!r}, 'tmpfs', 0, 'mode=777')\n"
     program = f"try: open({inner + '/x'!r}, 'w')\nexcept OSError as error: print(error.errno)"

@@ -9,10 +9,11 @@ from typing import Any
 
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, Independent
-from marl_verl.episode import Episode, Turn, Workflow, WorkflowError
+from marl_verl.episode import Episode, Workflow, WorkflowError
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet
-from marl_verl_testing.given import SECONDS, must, nothing_left, requests_fail, same, same_elsewhere, time_limit
+from marl_verl_testing.given import SECONDS, must, nothing_left, same, same_elsewhere, time_limit
+from marl_verl_testing.replayed import named
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
 
@@ -83,7 +84,7 @@ async def _credited(credit: ReplayCredit, context: ScriptedContext, episodes: in
         must(reported == tokens, f"{name} reports {reported} tokens, and {tokens} were sampled")
         _check_credits(credit, before, episode, credit.players(context.agents))
         lines += [f"session {episode.session} sampled {tokens} tokens"]
-        lines += [f"{_place(turn)}: {sorted(turn.rewards.items())}" for turn in episode.turns]
+        lines += [f"{named(turn)}: {sorted(turn.rewards.items())}" for turn in episode.turns]
     return sampled, lines
 
 
@@ -93,9 +94,9 @@ def _check_credits(credit: ReplayCredit, before: Episode, after: Episode, player
         rewards = dict(new.rewards)
         value = rewards.pop(credit.component, None)
         right = value is not None and math.isfinite(value) if new.role in players else value is None
-        must(right, f"credit '{credit.name}': {_place(new)} has '{credit.component}' {value}; players are {players}")
+        must(right, f"credit '{credit.name}': {named(new)} has '{credit.component}' {value}; players are {players}")
         rest = dataclasses.replace(new, rewards=rewards)
-        must(old == rest, f"credit '{credit.name}' changed {_place(old)} from {old} to {rest}")
+        must(old == rest, f"credit '{credit.name}' changed {named(old)} from {old} to {rest}")
     unchanged = dataclasses.replace(after, turns=before.turns) == before
     must(unchanged, f"credit '{credit.name}' changed the episode's journal, answer or score")
 
@@ -105,13 +106,8 @@ async def _check_failing(credit: ReplayCredit, context: ScriptedContext, episode
     for episode in await _sampled(context, episodes):
         asked = len(context.asked)
         context.failing = lambda request: True
-        with requests_fail(f"credit '{credit.name}'"):
-            try:
-                await credit.assign(context, episode)
-            except (AttemptFailed, WorkflowError):
-                continue
+        try:
+            await credit.assign(context, episode)
+        except (AttemptFailed, WorkflowError):
+            continue
         must(len(context.asked) == asked, f"credit '{credit.name}' assigns credit although its policy requests fail")
-
-
-def _place(turn: Turn) -> str:
-    return f"turn {turn.session}_{turn.index} of agent '{turn.agent}'"

@@ -1,4 +1,4 @@
-"""What the checks have in common: time limit, a failing policy, and the comparison of results, also with those of a
+"""What the checks have in common: time limit, and the comparison of results, also with those of a
 process with another hash seed, in which sets of texts have another order.
 
 A workflow that iterates over a set behaves in the same way for the whole life of a process, and differently in the next
@@ -38,10 +38,6 @@ INSTALLED = (
 )
 
 
-class SwitchedOff(ConnectionError):
-    """The error of a policy request that a check makes fail."""
-
-
 def must(holds: Any, message: str) -> None:
     """Raise AssertionError with a message unless a condition holds."""
     if not holds:
@@ -67,24 +63,6 @@ def same(first: Sequence[str], again: Sequence[str], label: str, error: type[Exc
     begin = max(0, shared_length(*texts) - BEFORE) if max(map(len, texts)) > SHOWN else 0
     before, now = (text[begin : begin + SHOWN] for text in texts)
     raise error(f"{label} differs: first {before}, now {now}")
-
-
-@contextmanager
-def requests_fail(label: str) -> Iterator[None]:
-    """Raise AssertionError if the error of a failed request leaves the block, as it is or as the cause of another."""
-    try:
-        yield
-    except Exception as error:
-        if not _switched_off(error):
-            raise
-        message = f"a request failed, and {label} raised {type(error).__name__}"
-        raise AssertionError(f"{message}: use `ask` for policy requests, in an `attempt`") from error
-
-
-def _switched_off(error: BaseException | None) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return any(map(_switched_off, error.exceptions))
-    return error is not None and (isinstance(error, SwitchedOff) or _switched_off(error.__cause__))
 
 
 async def nothing_left(before: set[asyncio.Task[Any]], when: str) -> None:

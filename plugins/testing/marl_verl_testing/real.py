@@ -4,7 +4,6 @@ Starting Ray and vLLM takes about a minute: share one run among the tests that i
 scope="module").
 """
 
-import gzip
 import json
 import os
 import subprocess
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import Any
+
+from marl_verl import Run
 
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
 
@@ -44,11 +45,9 @@ class Finished:
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
-        path = self.folder / "metrics.jsonl"
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        with_metric = [line for line in lines if needed in line]
-        assert with_metric, f"no line of {path} has the metric '{needed}'"
-        return with_metric
+        lines = [line for line in Run(self.folder).metrics if needed in line]
+        assert lines, f"no line of {self.folder / 'metrics.jsonl'} has the metric '{needed}'"
+        return lines
 
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
@@ -73,14 +72,12 @@ def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = 
 
 def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The output of `marl-verl explain FOLDER --step STEP --json`: a record per row."""
-    words = ("explain", str(folder), "--step", str(step), "--json")
-    return json.loads(command(*words, variables=variables))
+    return json.loads(command("explain", str(folder), "--step", str(step), "--json", variables=variables))
 
 
 def rows(folder: Path, step: int) -> list[dict[str, Any]]:
     """The stored rows of a step, the input of its advantages."""
-    stored = gzip.decompress((folder / "rows" / f"step_{step:05d}.json.gz").read_bytes())
-    return list(json.loads(stored)["rows"])
+    return list(Run(folder).rows[step]["rows"])
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:

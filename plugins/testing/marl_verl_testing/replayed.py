@@ -1,7 +1,7 @@
 """Compare a sample with a replay of the workflow from its rows alone; for `check_sampler`.
 
 The journal of a node is that of its parent plus the actions of the rows at the node; a row of a crossed tree is at
-several nodes, whose names are joined by "+". Without nodes, the journal of a session is its rows in order.
+several nodes, whose names are joined by "+". Without a tree, the rows of a session are at one node, below the root.
 """
 
 import math
@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.context import SamplingContext
-from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Turn, WorkflowError
+from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, WorkflowError
 from marl_verl.episode.turn import JOIN, changed
 from marl_verl_testing.given import must
 
@@ -29,46 +29,10 @@ async def check_replayed(sample: Sample, context: SamplingContext, sampler: Samp
     for row in sample.turns:
         right = row.node is not None if sampler.branches else row.node is row.parent is None
         must(right, f"{named(row)} has parent {row.parent}, and the sampler has branches = {sampler.branches}")
-    if not sampler.branches:
-        await _check_sessions(sample, context)
-        return
-    tree = _Tree(context, sampler.incremental)
+    tree = _Tree(context, sampler)
     await tree.replay(sample)
     leaves = [tree.check(episode) for episode in sample.episodes]
     must(len(set(leaves)) == len(leaves), f"two episodes are the path to one node: {leaves}")
-
-
-async def _check_sessions(sample: Sample, context: SamplingContext) -> None:
-    """The rows of each session are a complete run of the workflow, with the rewards of its answer."""
-    ends: dict[int, Episode] = {}
-    for session in sorted({row.session for row in sample.turns}):
-        rows = {row.key: row for row in sample.turns if row.session == session}
-        end = ends[session] = await _to_the_end(session, list(rows.values()), context)
-        for turn in end.turns:
-            row = rows[turn.key]
-            _check_turn(row, turn.turn)
-            score = f"its episode's score is {turn.team_reward}"
-            must(row.team_reward == turn.team_reward, f"{named(row)} has team_reward {row.team_reward}; {score}")
-            _check_rewards(row, turn.rewards, turn.invalid)
-    for episode in sample.episodes:
-        label = f"the episode of session {episode.session}"
-        must({turn.session for turn in episode.turns} == {episode.session}, f"{label} has turns of other sessions")
-        must(episode.finished, f"{label} is not finished")
-        end = ends[episode.session]
-        _check_end(episode, end, end.journal, label)
-
-
-async def _to_the_end(session: int, rows: list[Turn], context: SamplingContext) -> Episode:
-    records = [ActRecord(row.act, row.action) for row in rows]
-    journal = Journal(tuple(records), context.seed(session))
-    try:
-        async with Run(context.task_context.workflow, context.task, context.agents, journal) as run:
-            blocked = await run.run_until_blocked()
-            must(not blocked, f"session {session} has no row for {', '.join(map(str, blocked or ()))}")
-            must(len(run.turns) == len(rows), f"session {session} has rows for acts that its workflow does not reach")
-            return await context.finish(run, session)
-    except WorkflowError as error:
-        raise AssertionError(f"the rows of session {session} are not a run of the workflow: {error}") from error
 
 
 @dataclass
@@ -89,7 +53,7 @@ class _Tree:
     """The nodes of a sample, by session and name; None is the root."""
 
     context: SamplingContext
-    incremental: bool
+    sampler: Sampler
     nodes: dict[tuple[int, str | None], _Node] = field(default_factory=dict)
     transitions: dict[tuple[int, str | None], dict[Key, Turn]] = field(default_factory=dict)  # after a node
 
@@ -119,39 +83,50 @@ class _Tree:
             raise AssertionError(f"{named(rows[0])} has parent {rows[0].parent}, which is not an earlier node")
         journal = above.run.journal
         for row in rows:
-            act = above.acts.get(row.key)
-            if act is None:
-                blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
-                raise AssertionError(f"{named(row)} is not an act of its parent, node {row.parent}, at {blocked}")
-            if act.seen != row.act.seen:
-                how = changed(row.act, act)
-                raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
-            _check_turn(row, act.turn)
+            act = self._pending(row, above) if self.sampler.branches else row.act
             must(journal.act(*row.key) is None, f"node {name} has two actions for {act}")
             journal = journal.extended(act, row.action)
+        label = f"node {name}" if self.sampler.branches else f"session {session}"
         try:
             async with self.context.start(session, journal) as run:
-                return await self._replayed(run, session, journal, above, rows, name)
+                blocked = ", ".join(map(str, await run.run_until_blocked() or ()))
+                must(self.sampler.branches or not blocked, f"{label} has no row for {blocked}")
+                must(_actions(run.journal) == _actions(journal), f"the workflow does not reach all acts of {label}")
+                return await self._replayed(run, session, above, rows, name)
         except WorkflowError as error:
-            raise AssertionError(f"node {name} is not a state of the workflow: {error}") from error
+            raise AssertionError(f"{label} is not a state of the workflow: {error}") from error
 
-    async def _replayed(
-        self, run: Run, session: int, journal: Journal, above: _Node, rows: list[Turn], name: str
-    ) -> _Node:
+    def _pending(self, row: Turn, above: _Node) -> Act:
+        """The act of a row, among those that wait at the parent of its node."""
+        act = above.acts.get(row.key)
+        if act is None:
+            blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
+            raise AssertionError(f"{named(row)} is not an act of its parent, node {row.parent}, at {blocked}")
+        if act.seen != row.act.seen:
+            how = changed(row.act, act)
+            raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")
+        return act
+
+    async def _replayed(self, run: Run, session: int, above: _Node, rows: list[Turn], name: str) -> _Node:
         """A node whose run has the acts of its rows. A final state is scored; its rewards are known unless its answer
         was proposed before, and may have been rewarded there."""
-        await run.run_until_blocked()
+        turns = {act.key: act.turn for act, _ in run.turns}
+        for row in rows:
+            must(row.turn == turns[row.key], f"{named(row)} says turn {row.turn}, its act is turn {turns[row.key]}")
+        if not self.sampler.branches:
+            episode = await self.context.finish(run, session)
+            return _Node(run, {}, rows, episode.turns, episode=episode, known=True)
+        incremental = self.sampler.incremental
         copies = [replace(row, node=name, rewards={}, invalid=None) for row in rows]
         node = _Node(run, {}, rows, copies, [*above.path, *copies])
-        must(_actions(run.journal) == _actions(journal), f"the workflow does not reach all acts of node {name}")
-        early = not self.incremental and not run.finished and len(run.proposals) > len(above.run.proposals)
+        early = not incremental and not run.finished and len(run.proposals) > len(above.run.proposals)
         node.path += await self._move(run, session, name)
         node.acts = {act.key: act for act in run.waiting}
         if run.finished:
             node.episode = await self.context.state(run, session, node.path, run.answer)
             await self.context.reward(copies, node.episode, run)
             new = len(run.proposals) > len(above.run.proposals)
-            node.known = not early and not (self.incremental and not new and run.answer in run.proposals[-1:])
+            node.known = not early and not (incremental and not new and run.answer in run.proposals[-1:])
         return node
 
     async def _move(self, run: Run, session: int, name: str | None) -> list[Turn]:
@@ -169,6 +144,8 @@ class _Tree:
         if not all(node.known for node in nodes):
             return
         turns = [next(turn for turn in node.rewarded if turn.key == row.key) for node in nodes]
+        score = f"its episode's score is {turns[0].team_reward}"
+        must(row.team_reward == turns[0].team_reward, f"{named(row)} has team_reward {row.team_reward}; {score}")
         components = dict.fromkeys(component for turn in turns for component in turn.rewards)
         rewards = {component: sum(turn.rewards.get(component, 0.0) for turn in turns) for component in components}
         invalid = [turn.invalid for turn in turns if turn.invalid is not None]
@@ -201,10 +178,6 @@ def _names(row: Turn) -> list[str]:
 
 def _actions(journal: Journal) -> dict[Key, Action]:
     return {record.act.key: record.action for record in journal.acts()}
-
-
-def _check_turn(row: Turn, turn: int) -> None:
-    must(row.turn == turn, f"{named(row)} says turn {row.turn}, its act is turn {turn}")
 
 
 def _check_end(episode: Episode, end: Episode, journal: Journal, label: str) -> None:

@@ -16,7 +16,6 @@ from marl_verl.errors import MarlError, check_known
 from marl_verl.models.chat import first_stop
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
-from marl_verl_testing.given import SwitchedOff
 
 Request = tuple[int, tuple[str, str], Candidate, str]
 """(session, act's key, candidate, agent that acts): these determine a request's seed."""
@@ -168,7 +167,7 @@ class ScriptedContext(SamplingContext):
         for _ in range(delay):
             await asyncio.sleep(0)
         if self.failing is not None and self.failing(request):
-            raise SwitchedOff("a request that the check makes fail")
+            raise ConnectionError("a check makes this request fail: use `ask` for policy requests, in an `attempt`")
         action = self.policy.act(act, session, candidate, agent)
         self.given.append(action)
         return action

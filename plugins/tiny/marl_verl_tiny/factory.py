@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from marl_verl.errors import MarlError
@@ -184,9 +185,6 @@ def batches(
     ]
     for first in range(0, len(rows) - batch_size + 1, batch_size):
         chosen = rows[first : first + batch_size]
-        longest = max(len(prompt) + len(answer) for prompt, answer in chosen)
-        padding = [longest - len(prompt) - len(answer) for prompt, answer in chosen]
-        yield (
-            torch.tensor([p + a + [tokenizer.pad_token_id] * n for (p, a), n in zip(chosen, padding, strict=True)]),
-            torch.tensor([[IGNORED] * len(p) + a + [IGNORED] * n for (p, a), n in zip(chosen, padding, strict=True)]),
-        )
+        tokens = [torch.tensor(prompt + answer) for prompt, answer in chosen]
+        labels = [torch.tensor([IGNORED] * len(prompt) + answer) for prompt, answer in chosen]
+        yield pad_sequence(tokens, True, tokenizer.pad_token_id), pad_sequence(labels, True, IGNORED)

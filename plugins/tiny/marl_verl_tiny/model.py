@@ -215,7 +215,6 @@ def ensure_all(
 def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> None:
     """Make each in a process of its own; all write their progress to one pipe, which ends with the last of them."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    steps = [spec.steps + 1 for spec in specs]
     done, message, makers = [0.0] * len(specs), list[str](), list[Popen[bytes]]()
     reading, writing = os.pipe()
     try:
@@ -230,8 +229,8 @@ def _make_all(specs: Sequence[TinyModel], cache: Path, progress: Progress) -> No
                     message.append(line.rstrip())
                 else:
                     _, place, fraction = line.split()
-                    done[int(place)] = float(fraction) * steps[int(place)]
-                    progress(sum(done) / sum(steps))
+                    done[int(place)] = float(fraction)
+                    progress(sum(done) / len(specs))
         failed = any(maker.wait() for maker in makers)
     finally:
         for maker in makers:  # it removes its incomplete folder

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +12,13 @@ from marl_verl_tiny.model import default_cache
 
 from marl_verl.config.checks import DISK_BYTES
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
+from marl_verl.run import run_dir
 from marl_verl.run.cleanup import abandoned
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 GIB = 1 << 30
 SHARED = Path("/dev/shm")
 SHARED_BYTES = 2 * GIB  # for verl's weight buffer. Docker's default is 64 MiB, with which Ray uses the disk
-QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,memory.used", "--format=csv,noheader,nounits")
 
 
 def check() -> Iterator[Finding]:
@@ -37,26 +36,23 @@ def gpus() -> Iterator[Finding]:
     if chosen := os.environ.get(HARDWARE_VARIABLE):
         do = f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose"
         yield warning("gpu", f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected", do)
-    if shutil.which(QUERY[0]) is None and not has_accelerator():
+    if shutil.which("nvidia-smi") is None and not has_accelerator():
         yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
         return
-    try:
-        done = subprocess.run(QUERY, capture_output=True, text=True, timeout=60)
-        lines, said = done.stdout.splitlines(), " ".join((done.stdout + done.stderr).split())
-    except (OSError, subprocess.SubprocessError) as failure:
-        lines, said = [], str(failure)
-    if not lines or not all(line.count(",") > 1 for line in lines):
-        yield error("gpu", f"nvidia-smi reports no GPU: {said:.200}", "nvidia-smi   # shows the whole error")
-        return
-    for number, line in enumerate(lines):
-        check, (name, total, used) = f"gpu {number}", (part.strip() for part in line.rsplit(",", 2))
-        if not (total.isdigit() and used.isdigit()):  # [N/A] for a GPU with shared memory
+    listed = run_dir.gpus(("name", "memory.total", "memory.used"))
+    if not listed:
+        yield error("gpu", "nvidia-smi reports no GPU", "nvidia-smi   # shows the error")
+    for number, (name, *sizes) in enumerate(gpu.values() for gpu in listed):
+        check, mebibytes = f"gpu {number}", [int(size.removesuffix(" MiB")) for size in sizes if size.endswith(" MiB")]
+        if len(mebibytes) < 2:  # [N/A] for a GPU with shared memory
             yield ok(check, name)
-        elif int(used) > int(total) // 10:
-            busy = f"{name}: {int(used) / 1024:.1f} of {int(total) / 1024:.0f} GiB are in use by other processes"
+            continue
+        total, used = mebibytes
+        if used > total // 10:
+            busy = f"{name}: {used / 1024:.1f} of {total / 1024:.0f} GiB are in use by other processes"
             yield warning(check, busy, "nvidia-smi   # lists them; or CUDA_VISIBLE_DEVICES=... without it")
         else:
-            yield ok(check, f"{name}, {int(total) / 1024:.0f} GiB")
+            yield ok(check, f"{name}, {total / 1024:.0f} GiB")
 
 
 def memory() -> Finding:

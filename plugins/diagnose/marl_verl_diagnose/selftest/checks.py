@@ -25,6 +25,8 @@ from marl_verl.api import Run, evaluate, load_run, train
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.errors import RunError
 from marl_verl.run.progress import Display, Event
+from marl_verl.run.run_dir import PACKAGES, machine, packages
+from marl_verl.version import __version__
 
 GPUS = "MARL_VERL_SELFTEST_GPUS"
 """Environment variable: the GPUs to use."""
@@ -51,9 +53,18 @@ class Place:
     gpu: bool
 
 
+@pytest.fixture(scope="session", autouse=True)
+def facts(record_testsuite_property: Record) -> None:
+    """What the report says beside the checks."""
+    hardware = f"{os.environ[GPUS]} {'GPU' if has_accelerator() else 'CPU'}"
+    values = {"marl_verl": __version__, "hardware": hardware, "machine": machine()}
+    for name, value in {**values, "packages": packages((*PACKAGES, "flash-attn", "triton"))}.items():
+        record_testsuite_property(name, json.dumps(value))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
-    return Place(tmp_path_factory.getbasetemp(), int(os.environ.get(GPUS, "1")), has_accelerator())
+    return Place(tmp_path_factory.getbasetemp(), int(os.environ[GPUS]), has_accelerator())
 
 
 @pytest.fixture(autouse=True)
@@ -96,12 +107,7 @@ def test_log_probs(place: Place, record_property: Record) -> None:
     assert code == 0, f"its process ended with exit code {code}"
     passes = json.loads(Path(place.work, "log-probs.json").read_text())
     record_property("passes", passes)
-    check_passes(passes, place.gpu)
-
-
-def check_passes(passes: Sequence[Mapping[str, Any]], gpu: bool) -> None:
-    """Check the figures of `log_probs.measure`."""
-    name, limit = ("mean", MEAN) if gpu else ("largest", LARGEST)
+    name, limit = ("mean", MEAN) if place.gpu else ("largest", LARGEST)
     for row in (row for row in passes if "skipped" not in row):
         label = f"{row['batch']}, {row['tokens']} tokens, entropy {row['entropy']}"
         assert math.isfinite(row["grad norm"]) and row["grad norm"] > 0, f"{label}: gradient {row['grad norm']}"  # noqa: PT018
@@ -237,8 +243,8 @@ def trained(place: Place, name: str, content: dict[str, Any], **options: Any) ->
 
 
 def colocated(place: Place) -> tuple[Run, list[int]]:
-    """Two policies on one pool; and `asleep` of their run, [] where it has been trained before or without a GPU."""
-    samples: list[tuple[float, int]] = []
+    """Two policies on one pool; and the lowest use of the GPU's memory in each step after the first, in MiB, when the
+    servers sleep and no policy has loaded yet; [] where the run has been trained before, or without a GPU."""
     ends: list[float] = []
     plain = Display()
 
@@ -247,10 +253,11 @@ def colocated(place: Place) -> tuple[Run, list[int]]:
             ends.append(time.time())
         plain.event(values)
 
-    with gpu_memory(samples):
+    with gpu_memory() as samples:
         content = recipe(place, {"holder": {}, "asker": {}})
         run = trained(place, "colocated", content, progress=Display(callback=event))
-    return run, asleep(samples, ends) if samples else []
+    steps = itertools.pairwise(ends if samples else ())
+    return run, [min((used for at, used in samples if first < at <= last), default=0) for first, last in steps]
 
 
 def adapter(place: Place) -> Run:
@@ -290,15 +297,16 @@ def agreed(lines: Lines, policies: Sequence[str], record: Record) -> None:
 
 
 @contextmanager
-def gpu_memory(samples: list[tuple[float, int]]) -> Iterator[None]:
+def gpu_memory() -> Iterator[list[tuple[float, int]]]:
     """Record (time, MiB in use on the first GPU) ten times a second; nothing without nvidia-smi."""
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0] or "0"
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--loop-ms=100", f"--id={first}"]
     try:
         process = subprocess.Popen(query, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     except FileNotFoundError:
-        yield
+        yield []
         return
+    samples = list[tuple[float, int]]()
 
     def read() -> None:
         for line in process.stdout or ():
@@ -308,19 +316,8 @@ def gpu_memory(samples: list[tuple[float, int]]) -> Iterator[None]:
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        yield
+        yield samples
     finally:
         process.kill()
         process.wait()
         reader.join()
-
-
-def asleep(samples: Sequence[tuple[float, int]], ends: Sequence[float]) -> list[int]:
-    """The lowest use of memory in each step after the first, when the servers sleep and no policy has loaded yet.
-
-    Args:
-        samples: (time, MiB in use).
-        ends: end times of the steps.
-    """
-    steps = itertools.pairwise(ends)
-    return [min((used for at, used in samples if first < at <= last), default=0) for first, last in steps]

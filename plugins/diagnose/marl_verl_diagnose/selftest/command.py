@@ -2,14 +2,11 @@
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from marl_verl.errors import user_error
-from marl_verl.version import __version__
 
 EXAMPLES = """
 Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
@@ -19,7 +16,6 @@ Exit code 1 if a check fails. Send FOLDER/report.xml with a bug report.
   marl-verl selftest --gpus 4                  with policies on four GPUs
   marl-verl selftest --only versions log-probs
 """
-KERNELS = ("flash-attn", "triton")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,34 +30,21 @@ def run(options: argparse.Namespace) -> int:
     import pytest
 
     from marl_verl.config.hardware import has_accelerator
-    from marl_verl.run.run_dir import PACKAGES, machine, packages
     from marl_verl.run.terminal import show
     from marl_verl_diagnose.selftest import checks
-
-    class Facts:
-        """A plugin of pytest: its marker, and what the report says beside the checks."""
-
-        def pytest_configure(self, config: Any) -> None:
-            config.addinivalue_line("markers", "gpu(seconds): a check of the stack, and its time limit")
-
-        @pytest.fixture(scope="session", autouse=True)
-        def _facts(self, record_testsuite_property: Any) -> None:
-            facts = {"marl_verl": __version__, "hardware": hardware, "gpus": options.gpus, "machine": machine()}
-            for name, value in {**facts, "packages": packages((*PACKAGES, *KERNELS))}.items():
-                record_testsuite_property(name, json.dumps(value, default=str))
 
     folder = (options.output or _new_folder()).resolve()
     with user_error("--output", OSError):
         folder.mkdir(parents=True)
-    hardware = "GPU" if has_accelerator() else "CPU"
     os.environ[checks.GPUS] = str(options.gpus)
-    show(f"selftest on {options.gpus} {hardware}")
+    show(f"selftest on {options.gpus} {'GPU' if has_accelerator() else 'CPU'}")
     report, module = folder / "report.xml", str(checks.__file__)
     settings = ["-m", "gpu", "-v", "--tb=short", "-ra", "--no-header", "--disable-warnings", "--noconftest"]
     settings += ["-c", os.devnull, "-p", "no:cacheprovider", f"--junitxml={report}", "-o", "junit_logging=all"]
     settings += ["-o", "junit_log_passing_tests=false", f"--rootdir={folder}", f"--basetemp={folder / 'work'}"]
+    settings += ["-o", "markers=gpu(seconds): a check of the stack, and its time limit"]
     chosen = [f"{module}::test_{name.replace('-', '_')}" for name in options.only] or [module]
-    code = pytest.main([*settings, *chosen], plugins=[Facts()])
+    code = pytest.main([*settings, *chosen])
     if code == pytest.ExitCode.INTERRUPTED:
         raise KeyboardInterrupt
     if not code:
