@@ -10,6 +10,7 @@ run's own loop a synchronous client cannot wait without blocking every run, so i
 
 import asyncio
 import contextlib
+import functools
 import os
 import sys
 import weakref
@@ -208,7 +209,8 @@ def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, A
         raise asyncio.CancelledError from error
 
 
-transport = TeamTransport
+transport = functools.partial(TeamTransport)
+"""A `TeamTransport`. No class: `team.transport(...)` would make it of the team alone."""
 
 
 # Frameworks copy and pickle what they get: a copy of a client is the client

@@ -6,6 +6,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from marl_verl.episode import CallError, Member, Team
@@ -63,7 +64,7 @@ class McpError(Exception):
     """An MCP tool returned an error."""
 
 
-class McpServer:
+class McpServer(AbstractAsyncContextManager["McpServer"]):
     """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
     `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
 
@@ -94,9 +95,6 @@ class McpServer:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""
         return str(await _called(self._run, self._call, [self.name, tool, dict(arguments)], self._agent))
-
-    async def __aenter__(self) -> "McpServer":
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         self._done.set()
@@ -144,4 +142,5 @@ class McpServer:
                 ready.set_exception(error)
 
 
-mcp_server = McpServer
+mcp_server = functools.partial(McpServer)
+"""An `McpServer`. No class: `team.mcp(...)` would make it of the team alone."""

@@ -408,7 +408,7 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
 
     async def do(team: Any) -> str:
         client = openai_client_sync(team, "solver") if sync else openai_client(team, "solver")
-        through = transport(team, "solver")
+        through = team.transport("solver")
         for value in (client, client._client, through):
             assert copy.deepcopy({"held": value})["held"] is value
             assert pickle.loads(pickle.dumps(value)) is value

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
-from marl_verl_agents import mcp_server, recorded_tool
+from marl_verl_agents import recorded_tool
 from marl_verl_agents.tools import McpError
 from marl_verl_testing import ScriptedPolicy
 from marl_verl_testing.scripted import ScriptedContext
@@ -110,7 +110,7 @@ def script(tmp_path: Path) -> Path:
 
 def uses(server: Any) -> Any:
     async def do(team: Any) -> Any:
-        async with mcp_server(team["solver"], server) as tools:
+        async with team["solver"].mcp(server) as tools:
             listed = await tools.tools()
             await team["solver"].act("q", tools=listed)
             found = [listed[0]["function"]["name"], await tools.call("add", {"a": 2, "b": 3})]

@@ -7,13 +7,11 @@ programs run in the sandbox, and the event loop is not blocked.
 """
 
 import asyncio
-import functools
-import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
 
@@ -24,6 +22,7 @@ from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]
 Test = Mapping[str, Any]
+T = TypeVar("T")
 STREAMS: Mapping[str, type] = {"input": str, "output": str}
 FORMS: Sequence[Mapping[str, type]] = (
     STREAMS,
@@ -52,8 +51,7 @@ class CodeWithTests(PublicTasks):
 
     async def score(self, task: Task, answer: Any) -> float:
         """1 when a program passes all tests, else 0. Stops at the first failure. An empty program scores 0."""
-        outcomes = await self._outcomes(answer, all_tests(task), stop=True)
-        return float(bool(outcomes) and outcomes[-1].passed)
+        return float(await in_thread(first_failing, answer, all_tests(task), self._limits()) is None)
 
     def reference(self, task: Task) -> Any:
         """The reference solution; None where the set has none."""
@@ -61,24 +59,25 @@ class CodeWithTests(PublicTasks):
         return solution if isinstance(solution, str) and solution.strip() else None
 
     async def measures(self, task: Task, answer: Any) -> dict[str, float]:
-        """`pass_rate`: the share of all tests, public and private, that a program passes. After `TIMEOUTS` that take
-        too long, the others fail."""
-        return {"pass_rate": share(await self._outcomes(answer, all_tests(task), timeouts=TIMEOUTS))}
+        """`pass_rate`: the share of all tests, public and private, that a program passes (`run_all`)."""
+        return {"pass_rate": share(await in_thread(run_all, answer, all_tests(task), self._limits()))}
 
     async def public_score(self, task: Task, answer: Any) -> float:
         """Share of the public tests that a program passes. MarlError where there is no public test."""
         tests = tests_of(task, "public")
         if not tests:
             raise MarlError(f"task '{task.id}' has no public tests: nothing can be chosen by its public score")
-        return share(await self._outcomes(answer, tests))
+        return share(await run_tests(answer, tests, self._limits()))
 
-    async def _outcomes(self, answer: str, tests: Sequence[Test], **options: Any) -> list[Outcome]:
-        """The outcomes of `run_tests`; none for an empty program."""
-        return await run_tests(answer, tests, Limits(self.seconds, self.megabytes), **options) if answer.strip() else []
+    def _limits(self) -> Limits:
+        return Limits(self.seconds, self.megabytes)
 
 
 def run_test(code: str, test: Test, limits: Limits) -> Outcome:
-    """Run a program on one test of any form. A program may end with any exit code, but not with an exception."""
+    """Run a program on one test of any form. A program may end with any exit code, but not with an exception; an empty
+    one passes no test."""
+    if not code.strip():
+        return Outcome("wrong", error="there is no program")
     sandbox = current()
     program = f"{test['before']}\n\n{code}" if test.get("before") else code
     if "input" in test:
@@ -94,26 +93,32 @@ def run_test(code: str, test: Test, limits: Limits) -> Outcome:
     return outcome
 
 
-def run_all(
-    code: str, tests: Sequence[Test], limits: Limits, stop: bool = False, timeouts: float = math.inf
-) -> list[Outcome]:
-    """Run a program on tests, one after the other. `stop`: end with the first that does not pass, which is then the
-    last of the list. After `timeouts` that take too long, the others fail without running."""
+def run_all(code: str, tests: Sequence[Test], limits: Limits) -> list[Outcome]:
+    """Run a program on tests, one after the other. After `TIMEOUTS` that take too long, the others fail without
+    running."""
     outcomes: list[Outcome] = []
     for test in tests:
-        if sum(outcome.verdict == "timeout" for outcome in outcomes) < timeouts:
+        if sum(outcome.verdict == "timeout" for outcome in outcomes) < TIMEOUTS:
             outcomes.append(run_test(code, test, limits))
         else:
-            outcomes.append(Outcome("timeout", error=f"not run: {timeouts} tests took too long"))
-        if stop and not outcomes[-1].passed:
-            break
+            outcomes.append(Outcome("timeout", error=f"not run: {TIMEOUTS} tests took too long"))
     return outcomes
 
 
-async def run_tests(code: str, tests: Sequence[Test], limits: Limits, **options: Any) -> list[Outcome]:
-    """As `run_all`, without blocking the event loop."""
-    call = functools.partial(run_all, code, tests, limits, **options)
-    return await asyncio.get_running_loop().run_in_executor(_threads, call)
+def first_failing(code: str, tests: Sequence[Test], limits: Limits) -> tuple[int, Outcome] | None:
+    """(its number, outcome) of the first test that a program does not pass; the later ones do not run."""
+    outcomes = ((number, run_test(code, test, limits)) for number, test in enumerate(tests))
+    return next(((number, outcome) for number, outcome in outcomes if not outcome.passed), None)
+
+
+async def run_tests(code: str, tests: Sequence[Test], limits: Limits) -> list[Outcome]:
+    """Run a program on tests concurrently, without blocking the event loop; return outcomes in order."""
+    return await asyncio.gather(*(in_thread(run_test, code, test, limits) for test in tests))
+
+
+def in_thread(fn: Callable[..., T], code: str, tests: Any, limits: Limits) -> asyncio.Future[T]:
+    """Call one of the above in a thread for programs."""
+    return asyncio.get_running_loop().run_in_executor(_threads, fn, code, tests, limits)
 
 
 def share(outcomes: Sequence[Outcome]) -> float:

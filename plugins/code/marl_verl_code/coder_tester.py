@@ -123,10 +123,8 @@ async def failures(program: str, tests: list[dict[str, Any]], seconds: float, me
 
 async def pass_rate(program: str, tests: Sequence[Any]) -> float:
     """Share of tests that a program passes; 0 without a program or tests."""
-    if not program or not tests:
-        return 0.0
     outcomes = await run_tests(program, tests, Limits(SECONDS, MEGABYTES))
-    return sum(map(_passed, outcomes)) / len(outcomes)
+    return sum(map(_passed, outcomes)) / len(outcomes) if outcomes else 0.0
 
 
 def _passed(outcome: Outcome) -> bool:

@@ -17,7 +17,7 @@ from marl_verl.episode import Team
 from marl_verl.options import Positive
 from marl_verl.tasks import PublicTasks
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
-from marl_verl_code.code_tests import TIMEOUTS, run_all, share
+from marl_verl_code.code_tests import run_all, share
 from marl_verl_code.sets import SETS
 
 HELPER, MAIN = "helper", "main"
@@ -153,8 +153,7 @@ def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str
 def run_assertions(program: str, entry: str, setup: str, tests: tuple[str, ...], limits: Limits) -> tuple[Outcome, ...]:
     """Run tests, statements with an assertion or more, each after `setup`, in the sandbox, apart from the program. They
     call the function `entry` by its name or as `candidate`."""
-    calls = [{"entry": entry, "setup": setup, "assert": test} for test in tests]
-    return tuple(run_all(program, calls, limits, timeouts=TIMEOUTS))
+    return tuple(run_all(program, [{"entry": entry, "setup": setup, "assert": test} for test in tests], limits))
 
 
 def _functions(task: Task, helper: str, main: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.tasks import clipped
-from marl_verl_code.code_tests import run_tests, tests_of
+from marl_verl_code.code_tests import first_failing, in_thread, tests_of
 
 
 class Feedback(NamedTuple):
@@ -127,10 +127,11 @@ def entry_of(task: Task) -> str | None:
 
 async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
     """{"test": its number, "outcome": ...} of the first test that does not pass; None where all pass."""
-    outcomes = await run_tests(code, tests, Limits(seconds, megabytes), stop=True)
-    if not outcomes or outcomes[-1].passed:
+    failing = await in_thread(first_failing, code, tests, Limits(seconds, megabytes))
+    if failing is None:
         return None
-    return {"test": len(outcomes) - 1, "outcome": replace(outcomes[-1], output=outcomes[-1].output[:10_000])}
+    number, outcome = failing
+    return {"test": number, "outcome": replace(outcome, output=outcome.output[:10_000])}
 
 
 def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: int) -> str:

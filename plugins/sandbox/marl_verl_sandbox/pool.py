@@ -91,7 +91,7 @@ class Template:
         self._process.wait()
 
 
-class Process:
+class Process(contextlib.AbstractContextManager["Process"]):
     """One process of the sandbox, for use in a `with` block, at the end of which nothing of it is left. It does what
     `request` says (`candidate.run`). MarlError: the request is too large."""
 
@@ -116,9 +116,6 @@ class Process:
         self._guard.settimeout(PATIENCE)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # `end` says so
             values.send(self._guard, message)
-
-    def __enter__(self) -> "Process":
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self.code is None:
