@@ -54,6 +54,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, TypeVar
 
+from marl_verl.algo.sampling import State
+
 Prior = Literal["normal", "beta"]
 Strategy = Literal["bandit", "stack"]
 K = TypeVar("K")
@@ -113,110 +115,115 @@ def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]], weights: Mapping[
     return max(drawn, key=lambda item: item[0] * item[1] if item[0] > 0 else item[0] / item[1])[2]
 
 
-@dataclass
-class Child:
-    """A child, from the view of its parent.
+@dataclass(eq=False)
+class Node:
+    """A node of the search tree, with the posteriors of what to do next.
 
     Attributes:
-        agent: the agent that made it.
-        open: whether a node can be generated at it or below it.
-        posterior: of the scores in its subtree.
-    """
-
-    agent: str
-    open: bool
-    posterior: Posterior
-
-
-class Arms:
-    """The posteriors at one node.
-
-    Args:
-        agents: agents that can generate here.
+        agents: agents that can generate a child here; none where the workflow has ended.
         decay: gamma, see the module.
+        state: the state that its attempt leads to.
+        agent: the agent of the attempt; "" for the root.
+        name: its number in order of creation; None for the root.
+        score: the score that the search uses.
+        posterior: of the scores of the node and of all nodes below.
+        generate: of the scores of the children that each agent made here.
     """
 
-    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
-        self.prior, self.decay = prior, decay
-        self.generate = {agent: posterior(prior) for agent in agents}
-        self.children: list[Child] = []
+    agents: Sequence[str]
+    prior: Prior
+    decay: float
+    state: State
+    parent: "Node | None" = None
+    agent: str = ""
+    name: str | None = None
+    score: float = 0.0
 
-    def choose(self, rng: Random) -> str | int:
-        """Draw the agent that generates here, or the number of the child to continue in."""
+    def __post_init__(self) -> None:
+        self.children: list[Node] = []
+        self.posterior = posterior(self.prior)
+        self.generate = self._of_agents()
+
+    def choose(self, rng: Random) -> "str | Node":
+        """Draw the agent that generates here, or the child to continue in."""
         raise NotImplementedError
 
-    def made(self, agent: str, score: float, *, open: bool) -> None:
-        """Record a new child here, made by an agent."""
-        self.tried(agent, score)
-        self.children.append(Child(agent, open, posterior(self.prior)))
-        self.children[-1].posterior.observe(score)
+    def add(self, child: "Node") -> None:
+        """Record a new child, and its score."""
+        self.children.append(child)
+        child.posterior.observe(child.score)
+        self.tried(child.agent, child.score)
 
     def tried(self, agent: str, score: float) -> None:
-        """Record the score of an agent's attempt to make a child here, successful or not."""
+        """Record the score of an agent's attempt to make a child here, successful or not, on every edge above too."""
+        self.made(agent, score)
+        node = self
+        while node.parent is not None:
+            node.posterior.observe(score)
+            node.parent.below(node.agent, score)
+            node = node.parent
+
+    def made(self, agent: str, score: float) -> None:
+        """Record the score of a child of an agent."""
         self.generate[agent].observe(score)
 
-    def below(self, child: int, score: float) -> None:
-        """Record a new score below a child."""
-        self.children[child].posterior.observe(score)
+    def below(self, agent: str, score: float) -> None:
+        """Record a new score below a child of an agent."""
+        raise NotImplementedError
 
     @property
     def weight(self) -> float:
         """The weight of draws of generating."""
         return self.decay ** len(self.children)
 
-    def _open(self, agent: str | None = None) -> list[tuple[int, Posterior]]:
-        """The children to continue in, all or one agent's, by their numbers."""
-        return [
-            (number, child.posterior)
-            for number, child in enumerate(self.children)
-            if child.open and agent in (None, child.agent)
-        ]
+    def _of_agents(self) -> dict[str, Posterior]:
+        return {agent: posterior(self.prior) for agent in self.agents}
+
+    def _open(self, agent: str | None = None) -> "list[tuple[Node, Posterior]]":
+        """The children to continue in, all or one agent's: those at which, or below which, a node can be generated."""
+        return [(child, child.posterior) for child in self.children if child.agents and agent in (None, child.agent)]
 
 
-class Bandit(Arms):
+class Bandit(Node):
     """Strategy "bandit": one draw among agents and continue."""
 
-    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
-        super().__init__(agents, prior, decay)
-        self.continuation = posterior(prior)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.continuation = posterior(self.prior)
 
-    def choose(self, rng: Random) -> str | int:
+    def choose(self, rng: Random) -> str | Node:
         children = self._open()
         deeper = [(None, self.continuation)] if children else []
         weights: dict[str | None, float] = dict.fromkeys(self.generate, self.weight)
         agent = thompson(rng, [*self.generate.items(), *deeper], weights)
         return thompson(rng, children) if agent is None else agent
 
-    def below(self, child: int, score: float) -> None:
-        super().below(child, score)
+    def below(self, agent: str, score: float) -> None:
         self.continuation.observe(score)
 
 
-class Stack(Arms):
+class Stack(Node):
     """Strategy "stack": draw the agent, then generate or continue."""
 
-    def __init__(self, agents: Sequence[str], prior: Prior, decay: float = 1.0) -> None:
-        super().__init__(agents, prior, decay)
-        self.agent = {agent: posterior(prior) for agent in agents}
-        self.continuation = {agent: posterior(prior) for agent in agents}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.of_agent, self.continuation = self._of_agents(), self._of_agents()
 
-    def choose(self, rng: Random) -> str | int:
-        agent = thompson(rng, self.agent.items())
+    def choose(self, rng: Random) -> str | Node:
+        agent = thompson(rng, self.of_agent.items())
         children = self._open(agent)
         if not children:
             return agent
         wider = thompson(rng, [(True, self.generate[agent]), (False, self.continuation[agent])], {True: self.weight})
         return agent if wider else thompson(rng, children)
 
-    def tried(self, agent: str, score: float) -> None:
-        super().tried(agent, score)
-        self.agent[agent].observe(score)
+    def made(self, agent: str, score: float) -> None:
+        super().made(agent, score)
+        self.of_agent[agent].observe(score)
 
-    def below(self, child: int, score: float) -> None:
-        super().below(child, score)
-        agent = self.children[child].agent
+    def below(self, agent: str, score: float) -> None:
         self.continuation[agent].observe(score)
-        self.agent[agent].observe(score)
+        self.of_agent[agent].observe(score)
 
 
-STRATEGIES: dict[Strategy, type[Arms]] = {"bandit": Bandit, "stack": Stack}
+STRATEGIES: dict[Strategy, type[Node]] = {"bandit": Bandit, "stack": Stack}

@@ -22,9 +22,9 @@ training, 60 at inference). Posteriors and strategies, and how they differ from 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from random import Random
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Interval
 
@@ -47,26 +47,7 @@ from marl_verl.algo.sampling import (
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Count
-from marl_verl_mars2.bandit import STRATEGIES, Arms, Prior, Strategy
-
-
-@dataclass(eq=False)
-class Node:
-    """A node of the tree.
-
-    Attributes:
-        name: its number in order of creation; None for the root.
-        place: its number among its parent's children.
-        score: the score that the search uses.
-    """
-
-    state: State
-    arms: Arms
-    name: str | None = None
-    parent: "Node | None" = None
-    place: int = 0
-    score: float = 0.0
-    children: "list[Node]" = field(default_factory=list)
+from marl_verl_mars2.bandit import STRATEGIES, Node, Prior, Strategy
 
 
 class TreeSearch(Sampler):
@@ -121,20 +102,17 @@ class TreeSearch(Sampler):
             return sample
         sample = Sample()
         rng = Random(f"tree-search {start.journal.seed} {context.label}")
-        top = Node(start, self._arms(start))
+        top = self._node(start)
         nodes: list[Node] = []
         lowest = 0.0
         for number in range(self.nodes):
-            place, agent = descend(top, rng)
-            made = await attempt(context, SESSION, self._generate(context, place, agent, number))
+            parent, agent = descend(top, rng)
+            made = await attempt(context, SESSION, self._generate(context, parent, agent, str(number)))
             if isinstance(made, Failure):
                 sample.failures.append(made)
-                place.arms.tried(agent, lowest)
-                back_up(place, lowest)
+                parent.tried(agent, lowest)
                 continue
-            place.children.append(made)
-            place.arms.made(agent, made.score, open=bool(made.state.acts))
-            back_up(place, made.score)
+            parent.add(made)
             nodes.append(made)
             lowest = min(lowest, made.score)
             if made.state.value_tokens:
@@ -144,11 +122,10 @@ class TreeSearch(Sampler):
         sample.count_transitions()
         return sample
 
-    async def _generate(self, context: SamplingContext, parent: Node, agent: str, number: int) -> Node:
+    async def _generate(self, context: SamplingContext, parent: Node, agent: str, name: str) -> Node:
         """A new child of a node, by an agent; the parent does not have it yet."""
-        name = str(number)
         where, value = (context, parent.state, parent.state.acts[0], SESSION, name), self.partial_value
-        state = await expand(*where, index=number, parent=parent.name, partial_value=value, agent=agent)
+        state = await expand(*where, index=int(name), parent=parent.name, partial_value=value, agent=agent)
         state = await settled(context, state, SESSION)
         score = state.value
         if self.public:
@@ -157,28 +134,21 @@ class TreeSearch(Sampler):
             score = 0.0 if answer is None else await scored(context, context.public_score(answer))
         if not math.isfinite(score):
             raise AttemptFailed("score-error", f"{context.label}, scoring: a node's score must be finite, got {score}")
-        return Node(state, self._arms(state), name, parent, len(parent.children), score)
+        return self._node(state, parent, agent, name, score)
 
-    def _arms(self, state: State) -> Arms:
-        """New arms with the prior, for the agents that may take the state's next act (none without an act)."""
+    def _node(self, state: State, *edge: Any) -> Node:
+        """A new node, at which the agents generate that may take the state's next act (none without an act)."""
         called = [act.agent for act in state.acts[:1]]
         agents = self.arms if called and called[0] in self.arms else called
-        return STRATEGIES[self.strategy](agents, self.prior, self.decay)
+        return STRATEGIES[self.strategy](agents, self.prior, self.decay, state, *edge)
 
 
 def descend(top: Node, rng: Random) -> tuple[Node, str]:
     """(parent of the next node, its agent)."""
     node = top
-    while isinstance(choice := node.arms.choose(rng), int):
-        node = node.children[choice]
+    while not isinstance(choice := node.choose(rng), str):
+        node = choice
     return node, choice
-
-
-def back_up(node: Node, score: float) -> None:
-    """Update every edge above a node with a new score below it."""
-    while node.parent is not None:
-        node.parent.arms.below(node.place, score)
-        node = node.parent
 
 
 def best_path(nodes: Sequence[Node]) -> list[Episode]:

@@ -4,11 +4,12 @@ import math
 import statistics
 from collections import Counter
 from random import Random
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2.bandit import STRATEGIES, Arms, Bandit, Beta, Normal, Posterior, Prior, Stack, posterior, thompson
+from marl_verl_mars2.bandit import STRATEGIES, Bandit, Beta, Node, Normal, Posterior, Prior, Stack, posterior, thompson
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -94,64 +95,78 @@ def test_thompson_takes_each_arm_as_often_as_it_is_the_best(prior: Prior) -> Non
     assert Counter(thompson(rng, better) for _ in range(1000))["b"] > 950
 
 
-def grown(strategy: str, prior: Prior) -> Arms:
+def node(strategy: str, prior: Prior, agents: str = "ab", decay: float = 1.0) -> Node:
+    return STRATEGIES[strategy](agents, prior, decay, cast(Any, None))
+
+
+def add(parent: Node, agent: str, score: float, agents: str = "ab") -> Node:
+    """A child at which `agents` can generate."""
+    child = type(parent)(agents, parent.prior, 1.0, parent.state, parent, agent, None, score)
+    parent.add(child)
+    return child
+
+
+def grown(strategy: str, prior: Prior) -> Node:
     """Children 0 (of a, 0.2), 1 (of b, 0.7), 2 (of a, 0.4), and scores below: 0.6 and 0.1 in 0, 0.9 in 1."""
-    arms = STRATEGIES[strategy](["a", "b"], prior)
-    arms.made("a", 0.2, open=True)
-    arms.made("b", 0.7, open=True)
-    arms.below(0, 0.6)
-    arms.made("a", 0.4, open=False)
-    arms.below(1, 0.9)
-    arms.below(0, 0.1)
-    return arms
+    top = node(strategy, prior)
+    first, second, _ = add(top, "a", 0.2), add(top, "b", 0.7), add(top, "a", 0.4, agents="")
+    for parent, score in ((first, 0.6), (second, 0.9), (first, 0.1)):
+        add(parent, "a", score)
+    return top
+
+
+def chosen(top: Node, rng: Random) -> str | int:
+    """The agent, or the number of the child."""
+    choice = top.choose(rng)
+    return choice if isinstance(choice, str) else top.children.index(choice)
 
 
 @BOTH_PRIORS
 @BOTH_STRATEGIES
 def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: str, prior: Prior) -> None:
-    rng, arms = Random(5), grown(strategy, prior)
-    assert {arms.choose(rng) for _ in range(2000)} == {"a", "b", 0, 1}
-    closed = STRATEGIES[strategy](["a"], prior)
-    closed.made("a", 1.0, open=False)
-    assert {closed.choose(rng) for _ in range(200)} == {"a"}
+    rng, top = Random(5), grown(strategy, prior)
+    assert {chosen(top, rng) for _ in range(2000)} == {"a", "b", 0, 1}
+    closed = node(strategy, prior, "a")
+    add(closed, "a", 1.0, agents="")
+    assert {chosen(closed, rng) for _ in range(200)} == {"a"}
 
 
-def fix(arms: Arms, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
+def fix(top: Node, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
     """Make every draw certain."""
-    arms.generate = {agent: Fixed(value) for agent, value in generate.items()}
-    for child, value in zip(arms.children, children, strict=True):
+    top.generate = {agent: Fixed(value) for agent, value in generate.items()}
+    for child, value in zip(top.children, children, strict=True):
         child.posterior = Fixed(value)
-    if isinstance(arms, Bandit) and isinstance(continuation, float):
-        arms.continuation = Fixed(continuation)
-    elif isinstance(arms, Stack) and isinstance(continuation, dict):
-        arms.continuation = {agent: Fixed(value) for agent, value in continuation.items()}
+    if isinstance(top, Bandit) and isinstance(continuation, float):
+        top.continuation = Fixed(continuation)
+    elif isinstance(top, Stack) and isinstance(continuation, dict):
+        top.continuation = {agent: Fixed(value) for agent, value in continuation.items()}
 
 
 def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:
-    rng, arms = Random(0), grown("bandit", "normal")
-    fix(arms, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
-    assert arms.choose(rng) == "b"
-    fix(arms, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
-    assert arms.choose(rng) == 1  # the best child, 2, is closed
+    rng, top = Random(0), grown("bandit", "normal")
+    fix(top, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
+    assert chosen(top, rng) == "b"
+    fix(top, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
+    assert chosen(top, rng) == 1  # the best child, 2, is closed
 
 
 def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> None:
-    rng, arms = Random(0), grown("stack", "normal")
-    assert isinstance(arms, Stack)
-    arms.agent = {"a": Fixed(1.0), "b": Fixed(0.0)}
-    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
-    assert arms.choose(rng) == "a"
-    fix(arms, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
-    assert arms.choose(rng) == 0  # 1 is b's, 2 is closed
+    rng, top = Random(0), grown("stack", "normal")
+    assert isinstance(top, Stack)
+    top.of_agent = {"a": Fixed(1.0), "b": Fixed(0.0)}
+    fix(top, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
+    assert chosen(top, rng) == "a"
+    fix(top, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
+    assert chosen(top, rng) == 0  # 1 is b's, 2 is closed
 
 
 @BOTH_STRATEGIES
 def test_decay_turns_a_wide_node_deeper(strategy: str) -> None:
     def wider(decay: float, children: int) -> int:
-        arms = STRATEGIES[strategy](["a"], "normal", decay)
+        top = node(strategy, "normal", "a", decay)
         for _ in range(children):
-            arms.made("a", 0.5, open=True)
-        return sum(isinstance(arms.choose(Random(seed)), str) for seed in range(400))
+            add(top, "a", 0.5)
+        return sum(isinstance(top.choose(Random(seed)), str) for seed in range(400))
 
     assert wider(1.0, 0) == wider(0.5, 0) == 400  # a node without a child can only be widened
     assert wider(1.0, 12) > wider(0.98, 12) > wider(0.9, 12) > wider(0.5, 12)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2 import tree_search
-from marl_verl_mars2.bandit import Bandit, Posterior, Prior, Stack, Strategy
-from marl_verl_mars2.tree_search import Node, TreeSearch, descend
+from marl_verl_mars2.bandit import Bandit, Node, Posterior, Prior, Stack, Strategy
+from marl_verl_mars2.tree_search import TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.sampler import check_sampler
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, own_words, talkers, workflows
@@ -146,8 +146,9 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3, 5, 6]
     assert [turn.parent for turn in found.turns] == [None, None, "0", "2", "1", None]
     assert len(found.failures) == 1
-    first, second = tops[0].children[:2]
-    top, below0, below1, below2 = tops[0].arms, first.arms, second.arms, first.children[0].arms
+    top = tops[0]
+    below0, below1 = top.children[:2]
+    (below2,) = below0.children
     missed = -0.25  # what the failure counts: the lowest so far
     saw: list[tuple[Posterior, list[float]]] = [
         (top.generate["a"], [0.5, 0.375]),
@@ -167,8 +168,8 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
         saw += [(top.continuation, [0.75, 1.0, missed, 0.0]), (below0.continuation, [1.0, missed])]
     if isinstance(top, Stack) and isinstance(below0, Stack):
         saw += [(top.continuation["a"], [0.75, 1.0, missed]), (top.continuation["b"], [0.0])]
-        saw += [(top.agent["a"], [0.5, 0.75, 1.0, missed, 0.375]), (top.agent["b"], [-0.25, 0.0])]
-        saw += [(below0.continuation["b"], [1.0, missed]), (below0.agent["b"], [0.75, 1.0, missed])]
+        saw += [(top.of_agent["a"], [0.5, 0.75, 1.0, missed, 0.375]), (top.of_agent["b"], [-0.25, 0.0])]
+        saw += [(below0.continuation["b"], [1.0, missed]), (below0.of_agent["b"], [0.75, 1.0, missed])]
     for posterior, scores in saw:
         assert_saw(posterior, scores)
 
@@ -179,19 +180,19 @@ def scores_below(node: Node) -> list[float]:
 
 def assert_follows(node: Node) -> None:
     """The posteriors of a node equal the update of the prior with its subtree's scores."""
-    by: dict[str, list[Node]] = {agent: [] for agent in node.arms.generate}
-    for child, known in zip(node.children, node.arms.children, strict=True):
-        assert (known.agent, known.open) == (child.state.turn.agent, bool(child.state.acts))
-        assert_saw(known.posterior, [child.score, *scores_below(child)])
-        by[known.agent].append(child)
+    by: dict[str, list[Node]] = {agent: [] for agent in node.generate}
+    for child in node.children:
+        assert (child.agent, bool(child.agents)) == (child.state.turn.agent, bool(child.state.acts))
+        assert_saw(child.posterior, [child.score, *scores_below(child)])
+        by[child.agent].append(child)
     for agent, children in by.items():
         own, below = [child.score for child in children], [s for child in children for s in scores_below(child)]
-        assert_saw(node.arms.generate[agent], own)
-        if isinstance(node.arms, Stack):
-            assert_saw(node.arms.continuation[agent], below)
-            assert_saw(node.arms.agent[agent], own + below)
-    if isinstance(node.arms, Bandit):
-        assert_saw(node.arms.continuation, [score for child in node.children for score in scores_below(child)])
+        assert_saw(node.generate[agent], own)
+        if isinstance(node, Stack):
+            assert_saw(node.continuation[agent], below)
+            assert_saw(node.of_agent[agent], own + below)
+    if isinstance(node, Bandit):
+        assert_saw(node.continuation, [score for child in node.children for score in scores_below(child)])
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
