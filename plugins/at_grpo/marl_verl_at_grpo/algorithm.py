@@ -1,6 +1,5 @@
 """AT-GRPO (arXiv 2510.11062): candidates for one act are compared, and the best is the next state."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -75,33 +74,12 @@ class Turns(Metric):
         return {"team/turns": sum(counts) / len(counts)} if counts else {}
 
 
-class Chosen(Metric):
-    """`tree/gain/AGENT`: best minus mean reward of an act's candidates, averaged over the acts of an agent.
-
-    Zero if all candidates have the same reward: then the act gives no learning signal. Only for turns with a node. The
-    reward is the sum of the components.
-    """
-
-    name: ClassVar[str] = "at-chosen"
-
-    def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """Candidates are the turns of one agent, turn and slot under one parent."""
-        acts: dict[tuple[str | None, str, str], list[float]] = defaultdict(list)
-        for turn in sample.turns:
-            if turn.node is not None:
-                acts[turn.parent, turn.agent, turn.slot].append(sum(turn.rewards.values()))
-        gains: dict[str, list[float]] = defaultdict(list)
-        for (_, agent, _), rewards in acts.items():
-            gains[agent].append(max(rewards) - sum(rewards) / len(rewards))
-        return {f"tree/gain/{agent}": sum(values) / len(values) for agent, values in sorted(gains.items())}
-
-
 AT_GRPO = Algorithm(
     sampler="greedy-tree",
     rewards=AlphaMix(alpha=None),
     advantage=FilteredAdvantage(sample="row", group=TURN, singleton="zero"),
     loss="ppo-clip",
-    metrics=(Turns(), Chosen()),
+    metrics=(Turns(),),
 )
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 

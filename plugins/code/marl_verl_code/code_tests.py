@@ -29,6 +29,7 @@ FORMS: Sequence[Mapping[str, type]] = (
     {"entry": str, "args": list, "expected": object},
     {"entry": str, "assert": str},
 )
+LIMITS = Limits(6.0, 1024)  # of a test, unless the task set has others; also of feedback and role rewards
 TIMEOUTS = 3
 _CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
@@ -43,8 +44,8 @@ class CodeWithTests(PublicTasks):
     """
 
     sets: ClassVar = SETS
-    seconds: Seconds = 6.0
-    megabytes: Megabytes = 1024
+    seconds: Seconds = LIMITS.seconds
+    megabytes: Megabytes = LIMITS.megabytes
 
     def check(self, task: Task) -> None:
         all_tests(task)
@@ -111,7 +112,7 @@ def first_failing(code: str, tests: Sequence[Test], limits: Limits) -> tuple[int
     return next(((number, outcome) for number, outcome in outcomes if not outcome.passed), None)
 
 
-async def run_tests(code: str, tests: Sequence[Test], limits: Limits) -> list[Outcome]:
+async def run_tests(code: str, tests: Sequence[Test], limits: Limits = LIMITS) -> list[Outcome]:
     """Run a program on tests concurrently, without blocking the event loop; return outcomes in order."""
     return await asyncio.gather(*(in_thread(run_test, code, test, limits) for test in tests))
 

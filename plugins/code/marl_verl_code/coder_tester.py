@@ -6,12 +6,9 @@ Source: AT-GRPO, arXiv 2510.11062: up to 5 turns, until the program passes all t
     code-tester   share of the tester's tests that the reference solution passes, + the share of the task's tests that
                   the coder's program of the same turn passes
 
-Of the task's tests, the first 4 count, public ones first. Without a reference solution the first
-term of the tester is 0; an act without tests keeps that of the act before. Tests are those of the problem's form: input
-and output, or calls of its function, which are run as calls.
-
-The wording of the prompts is our own. A team's answer is the coder's last program. The tester's tests are a JSON list
-in one block, {"input", "output"} or {"args", "expected"}, or blocks after "Test Input:" and "Test Output:".
+Of the task's tests, the first 4 count, public ones first. Without a reference solution the first term of the tester is
+0; an act without tests keeps that of the act before. The tester's tests are a JSON list in one block, {"input",
+"output"} or {"args", "expected"}, or blocks after "Test Input:" and "Test Output:". The prompts are our own.
 """
 
 import asyncio
@@ -20,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
+from marl_verl_sandbox import Outcome, program_in
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
@@ -32,7 +29,6 @@ CODER, TESTER = "coder", "tester"
 MOST = 8
 """Number of a tester's tests that count; more are ignored."""
 REWARD_TESTS = 4
-SECONDS, MEGABYTES = 6.0, 1024
 _PYTHON = re.compile(r"```python3?[^\S\n]*\n?(.*?)```", re.DOTALL | re.IGNORECASE)
 _BLOCK = r":?(?:\*\*)?:?\s*```(?:(?:text|txt|plaintext|python|json|input|output)?[^\S\n]*\n)?(.*?)```"
 _INPUT, _OUTPUT = (re.compile(f"Test {word}{_BLOCK}", re.DOTALL) for word in ("Input", "Output"))
@@ -43,12 +39,9 @@ class CoderTester(Workflow):
 
     Options:
         turns: maximum number of turns; the episode ends earlier if the program passes the tester's tests.
-        seconds, megabytes: limits of one test.
     """
 
     turns: Positive = 5
-    seconds: Seconds = SECONDS
-    megabytes: Megabytes = MEGABYTES
 
     async def run(self, task: Task, team: Team) -> str:
         program, before, failed = "", None, list[dict[str, Any]]()
@@ -69,7 +62,7 @@ class CoderTester(Workflow):
         for _ in range(self.turns):
             program, tests = await asyncio.gather(code(), test())
             team.propose(program)
-            failed = await team.call(failures, program, tests, self.seconds, self.megabytes)
+            failed = await team.call(failures, program, tests)
             if program and tests and not failed:
                 break
             before = program
@@ -112,18 +105,18 @@ def written(text: str, entry: str | None = None) -> list[dict[str, Any]]:
     return [{**called, **{name: test[name] for name in form}} for test in tests[:MOST]]
 
 
-async def failures(program: str, tests: list[dict[str, Any]], seconds: float, megabytes: int) -> list[dict[str, Any]]:
+async def failures(program: str, tests: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The tests that a program does not pass, each with what it printed or returned."""
     if not program:
         return list(tests)
-    outcomes = await run_tests(program, tests, Limits(seconds, megabytes))
+    outcomes = await run_tests(program, tests)
     both = zip(tests, outcomes, strict=True)
     return [{**test, "printed": outcome.output[:200]} for test, outcome in both if not _passed(outcome)]
 
 
 async def pass_rate(program: str, tests: Sequence[Any]) -> float:
     """Share of tests that a program passes; 0 without a program or tests."""
-    outcomes = await run_tests(program, tests, Limits(SECONDS, MEGABYTES))
+    outcomes = await run_tests(program, tests)
     return sum(map(_passed, outcomes)) / len(outcomes) if outcomes else 0.0
 
 

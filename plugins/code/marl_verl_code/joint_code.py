@@ -24,6 +24,7 @@ HELPER, MAIN = "helper", "main"
 EXPERT = "expert"  # reads both codes between turns; normally an external endpoint
 CODER = "coder"  # a team of one: it writes both functions in one answer
 AUX = "aux"  # the name of the helper function
+LIMITS = Limits(10.0, 512)  # of a test, unless the task set has others; also of feedback
 
 Feedback = Literal["plain", "passed", "levels", "expert"]
 Shows = Literal["own", "other", "both"]
@@ -50,8 +51,8 @@ class JointCode(PublicTasks):
 
     sets: ClassVar = {name: SETS[name] for name in ("humaneval", "coophumaneval")}
     shift: float = -4.0
-    seconds: Seconds = 10.0
-    megabytes: Megabytes = 512
+    seconds: Seconds = LIMITS.seconds
+    megabytes: Megabytes = LIMITS.megabytes
 
     def check(self, task: Task) -> None:
         if not _tests_of(task):
@@ -95,7 +96,6 @@ class TwoCoders(Workflow):
             agent "expert" rewrites it, a larger model, which sees both codes and the levels.
         shows: the code that an agent sees from the second turn on: its "own", the "other" agent's, or "both".
         feedback_tests: number of tests, the first ones, for the levels in words; null: all.
-        seconds, megabytes: limits of each test of the feedback, normally those of the task set.
     """
 
     turns: Positive = 2
@@ -103,8 +103,6 @@ class TwoCoders(Workflow):
     order: Literal["parallel", "sequential"] = "parallel"
     shows: Shows = "own"
     feedback_tests: Positive | None = 1
-    seconds: Seconds = 10.0
-    megabytes: Megabytes = 512
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         agents = _coders(team.agents, self.feedback)
@@ -125,11 +123,10 @@ class TwoCoders(Workflow):
                     team.invalid(acted[agent], "not the function that was asked for")
             team.propose(codes)
             if turn + 1 < self.turns and self.feedback != "plain":
-                limits = [self.seconds, self.megabytes]
                 mode = "passed" if self.feedback == "passed" else "levels"
                 tests = list(_tests_of(task))[: self.feedback_tests]
                 tested = task if mode == "passed" else replace(task, data={**task.data, "tests": tests})
-                said = await team.call(describe_feedback, tested, codes[HELPER], codes[MAIN], mode, limits)
+                said = await team.call(describe_feedback, tested, codes[HELPER], codes[MAIN], mode)
                 feedback = dict.fromkeys(agents, said)
                 if self.feedback == "expert":
                     said = (await team[EXPERT].act(expert_sees(task, codes, said))).text
@@ -170,9 +167,9 @@ def _before(task: Task) -> str:
     return str(task.data.get("before") or imports(task.prompt))
 
 
-def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback, limits: Sequence[float]) -> str:
+def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback) -> str:
     """Feedback on a joint move, in mode "passed" or "levels"."""
-    rewards, outcomes = judged(task, helper, main, Limits(limits[0], int(limits[1])))
+    rewards, outcomes = judged(task, helper, main, LIMITS)
     entry, passed = entry_of(task), sum(outcome.passed for outcome in outcomes)
     if feedback == "passed":
         return "All tests pass." if outcomes and passed == len(outcomes) else "Not all tests pass."

@@ -6,15 +6,14 @@ the same attempt, reads their result from the journal.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from annotated_types import Ge
-from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, program_in
+from marl_verl_sandbox import Outcome, program_in
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.tasks import clipped
-from marl_verl_code.code_tests import first_failing, in_thread, tests_of
+from marl_verl_code.code_tests import LIMITS, first_failing, in_thread, tests_of
 
 
 class Feedback(NamedTuple):
@@ -65,6 +64,7 @@ class GenerateAndRefine(Workflow):
         raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
 
 
+LONGEST = 1000  # characters of an input, an output or an error that feedback shows: the middle of a longer one is cut
 HOW = (
     "Write a Python program that reads from standard input and writes to standard output. "
     "Put the whole program in one ```python block."
@@ -76,14 +76,7 @@ class RefineCode(GenerateAndRefine):
 
     Options:
         rounds: refinements at most.
-        seconds, megabytes: what one public test may take, as in the task set.
-        longest: characters of an input, an output or an error that feedback shows; the middle of a longer one is left
-            out.
     """
-
-    seconds: Seconds = 6.0
-    megabytes: Megabytes = 1024
-    longest: Annotated[int, Ge(40)] = 1000
 
     def first(self, task: Task) -> str:
         return f"{task.prompt}\n\n{how(task)}"
@@ -102,11 +95,11 @@ class RefineCode(GenerateAndRefine):
         if not answer:
             return Feedback(False, "There is no program: no block between ``` and ``` was found.", "no code block")
         tests = [dict(test) for test in tests_of(task, "public")]
-        failure = await team.call(first_failure, answer, tests, self.seconds, self.megabytes)
+        failure = await team.call(first_failure, answer, tests)
         if failure is None:
             return Feedback(True, "All public tests pass.")
         number = failure["test"]
-        return Feedback(False, in_words(tests[number], Outcome(**failure["outcome"]), number, self.longest))
+        return Feedback(False, in_words(tests[number], Outcome(**failure["outcome"]), number))
 
 
 def how(task: Task) -> str:
@@ -125,16 +118,16 @@ def entry_of(task: Task) -> str | None:
     return None if entry is None else str(entry)
 
 
-async def first_failure(code: str, tests: list[Any], seconds: float, megabytes: int) -> dict[str, Any] | None:
+async def first_failure(code: str, tests: list[Any]) -> dict[str, Any] | None:
     """{"test": its number, "outcome": ...} of the first test that does not pass; None where all pass."""
-    failing = await in_thread(first_failing, code, tests, Limits(seconds, megabytes))
+    failing = await in_thread(first_failing, code, tests, LIMITS)
     if failing is None:
         return None
     number, outcome = failing
     return {"test": number, "outcome": replace(outcome, output=outcome.output[:10_000])}
 
 
-def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: int) -> str:
+def in_words(test: Mapping[str, Any], outcome: Outcome, number: int) -> str:
     """A test result in words, for a model."""
     result = "output" if "input" in test else "result"
     happened = {
@@ -148,5 +141,5 @@ def in_words(test: Mapping[str, Any], outcome: Outcome, number: int, longest: in
     else:
         called = test.get("assert") or f"{test['entry']}({', '.join(map(repr, test['args']))}) == {test['expected']!r}"
         blocks = {"Test": called, "Result": outcome.error}
-    shown = [f"{title}:\n```\n{clipped(text.rstrip(), longest)}\n```" for title, text in blocks.items()]
+    shown = [f"{title}:\n```\n{clipped(text.rstrip(), LONGEST)}\n```" for title, text in blocks.items()]
     return "\n".join([f"Public test {number + 1}: {happened}", *shown])

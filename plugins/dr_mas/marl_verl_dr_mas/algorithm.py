@@ -1,6 +1,5 @@
 """Dr. MAS (arXiv 2602.08847): advantages are normalised per agent."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -8,31 +7,26 @@ from annotated_types import Ge
 
 from marl_verl.algo.advantage import AGENT, Advantage, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
-from marl_verl.algo.rewards import Mix, RewardMix
+from marl_verl.algo.rewards import Mix
 from marl_verl_dr_mas.amplification import Amplification
 
 
 @dataclass(frozen=True)
-class PenaltyMix(RewardMix):
+class PenaltyMix(Mix):
     """s = sum over components r_i w_i - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
 
     Attributes:
-        penalty: c; the paper's settings are 0.1 for mathematics and 0.01 for search.
-        weights: component -> w, as in `Mix`; None sums all components (the paper has only one).
+        penalty: c, beside the `weights` of `Mix`; the paper's settings are 0.1 for mathematics and 0.01 for search.
     """
 
     name: ClassVar[str] = "penalty"
     penalty: Annotated[float, Ge(0)] = 0.1
-    weights: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
-        Mix(self.weights)  # raises MarlError for invalid weights
-
-    def required(self) -> tuple[str, ...]:
-        return Mix(self.weights).required()
+        super().__init__(self.weights)  # checks them
 
     def compute(self, table: RowTable) -> FloatArray:
-        return Mix(self.weights).compute(table) - self.penalty * table.invalid
+        return super().compute(table) - self.penalty * table.invalid
 
 
 DR_MAS = Algorithm(

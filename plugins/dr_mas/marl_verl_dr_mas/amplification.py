@@ -6,18 +6,9 @@
 mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. It is the factor by
 which a mean and std for all agents scale the second moment of agent k's gradient; its mean over the agents of a task,
 weighted by their rows, is 1, so no agent has more than n / n_k. Tasks with equal rewards only are skipped. Source: Dr.
-MAS, arXiv 2602.08847.
-
-Both terms are reported too, because a factor of 1 can hide that an agent gets no learning signal: `spread`, std_k^2 /
-std^2, distinguishes the agent's good actions from its bad ones; `shift`, (mean_k - mean)^2 / std^2, is the same for
-all its rows: noise, which reinforces or suppresses all sampled actions alike.
-
-The second moment of the actual advantages is reported beside it:
+MAS, arXiv 2602.08847. README.md says what the terms mean. The second moment of the actual advantages is beside it:
 
     second_moment_k = mean over these tasks of E_k[A^2]
-
-With `grpo` on n rows of one task it is the amplification times (n - 1) / n, since A has the unbiased std. With `dr-mas`
-it is (n_k - 1) / n_k, and 0 in tasks where all of the agent's rewards are equal: always below 1.
 """
 
 import numpy as np

@@ -112,11 +112,8 @@ class SeatedTasks(TaskSet):
             if len(self.sides) != len(outcomes):
                 problem = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(outcomes)}"
                 raise MarlError(f"{problem}: name the side of each seat")
-            seats = {
-                side: [outcome for name, outcome in zip(self.sides, outcomes, strict=True) if name == side]
-                for side in self.sides
-            }
-            return {side: sum(own) / len(own) for side, own in seats.items()}
+            pairs = list(zip(self.sides, outcomes, strict=True))
+            return {side: statistics.fmean(outcome for name, outcome in pairs if name == side) for side in self.sides}
         return sum(outcomes) / len(outcomes) if self.side is None else outcomes[self.side]
 
 

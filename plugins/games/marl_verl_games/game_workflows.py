@@ -14,19 +14,11 @@ own is the reward of the agent's moves or planned moves from the team's state, s
 that move the team. So the reward of the agent that moves counts twice. A plan is judged on a copy of the state, before
 the team moves. In a greedy tree a plan is compared with other candidates before any move, so that shared is 0.
 
-The reward of moves is a sum over those until the end of the game, Phi the potential of a state:
+The reward of moves is a sum over those until the end of the game, with the constants `VALUES` and a potential Phi:
 
-                   Plan-Path                Sokoban                      Sudoku
-    move           -0.01                    -0.01                        0
-    refused move   -0.1                     -0.05                        -0.1
-    shaping        0.99 Phi(s') - Phi(s)    0.1 (0.99 Phi(s') - Phi(s))  Phi(s') - Phi(s)
-    Phi            -distance to the goal    -distances of the boxes      (right - wrong digits) / empty cells
-    box            -                        +1 onto a goal, -0.5 off     -
-    solved         +1, +0.5 if shortest     +10                          +1
-    limit          -1 at 10,000 moves       -5 at 200 moves              -
+    move or refused move + shaping * (gamma Phi(s') - Phi(s)) + solved, + shortest if the whole walk is one, or limit
 
-Distances ignore walls. "Shortest": all moves since the start, refused ones too, are as many as a shortest walk's. An
-answer without a list, or with an empty one, has own -2 and shared 0; with a list of other things than words, own -1
+An answer without a list, or with an empty one, has own -2 and shared 0; with a list of other things than words, own -1
 and shared -1. A program (`plan-path-program` and its like) has own -2 without a list, 0 with an empty one.
 
 Source: AT-GRPO's public code (arXiv 2510.11062) for Plan-Path and Sokoban; the values of Sudoku are ours. The team
@@ -126,7 +118,7 @@ ON, OFF = 1.0, -0.5
 
 @dataclass(frozen=True)
 class Values:
-    """The constants of a game, see above."""
+    """The constants of a game's moves, see above. limit: of a game that ends unsolved."""
 
     move: float
     refused: float

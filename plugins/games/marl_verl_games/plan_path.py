@@ -2,7 +2,6 @@
 
 import dataclasses
 import random
-import re
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
@@ -14,16 +13,11 @@ from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, StepGame
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
-_MEANT = {**WORDS, **{move.lower(): move for move in STEPS}}
-_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def moves_in(text: str) -> tuple[str, ...] | None:
-    """The moves of a text: its last list in brackets, `["U", "R"]`, or, without one, all of its words; also in lower
-    case and in words (`up`). None without moves, or if anything else is among them."""
-    lists = _LIST.findall(text)
-    words = re.sub(r"[\s,'\"`]+", " ", lists[-1] if lists else text).split()
-    moves = [_MEANT.get(word.lower()) for word in words]
+    """The moves of a text of words such as `up`. None without moves, or if anything else is among them."""
+    moves = [WORDS.get(word.lower()) for word in text.split()]
     return tuple(move for move in moves if move) if moves and all(moves) else None
 
 

@@ -15,8 +15,7 @@ s is the team's cell before the act, s' the cell after these moves; a planner's 
 reward is local: it does not depend on later acts. The team reward, success, is a separate component.
 
 Source: the constants are those of AT-GRPO's public code (arXiv 2510.11062), whose whole reward is `plan-path`
-(`game_workflows`). There the potential is minus the Manhattan distance, discounted by 0.99. Here it is the distance
-around the walls, undiscounted: theirs rewards walking into dead ends, and staying far from the goal.
+(`game_workflows`); the distance around the walls is ours: theirs rewards walking into dead ends.
 
 `at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
 board without walls. With `at-plan-path` the best of K plans would often be one that by chance no wall blocks: the
@@ -105,15 +104,12 @@ class TinyPlanPath(PlanPath, DrawnTasks):
 def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
     """The first `most` moves straight to a cell, ignoring walls: along the axis with the larger distance first."""
     (row, column), (goal_row, goal_column) = place(at), place(to)
-    down, right = goal_row - row, goal_column - column
     moves: list[str] = []
-    while (down or right) and len(moves) < most:
-        if abs(down) >= abs(right):
-            moves.append("D" if down > 0 else "U")
-            down -= 1 if down > 0 else -1
-        else:
-            moves.append("R" if right > 0 else "L")
-            right -= 1 if right > 0 else -1
+    while (row, column) != (goal_row, goal_column) and len(moves) < most:
+        down, right = goal_row - row, goal_column - column
+        along = "U" if down < 0 else "D", "L" if right < 0 else "R"
+        moves.append(along[abs(down) < abs(right)])
+        row, column = row + STEPS[moves[-1]][0], column + STEPS[moves[-1]][1]
     return tuple(moves)
 
 

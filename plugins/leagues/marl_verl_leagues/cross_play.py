@@ -3,14 +3,11 @@
 
 `marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
 
-`marl-verl eval RUN --partner NAME`: what the change of an agent's policy between two steps is worth to the others. The
-team of the last step plays the held-out tasks beside the partner's policy of each step, with the same seeds. Per agent
-and reward component, difference = mean over tasks of (reward beside the partner of the last step - reward beside that
-of the earlier step), where a task's reward is the mean of its episodes.
+`marl-verl eval RUN --partner NAME`: the team of the last step plays beside the partner's policy of each step. Per agent
+and reward component, difference = mean over tasks of (reward beside the last partner - reward beside the earlier one).
 
-`marl-verl replay RUN --episode ID --edit ACT TEXT`: what if an agent had acted otherwise? Per agent and reward
-component, and for score and success of the team, difference = mean over sessions of (edited continuation - recorded
-continuation), with the same seeds.
+`marl-verl replay RUN --episode ID --edit ACT TEXT`: per agent and reward component, and for score and success of the
+team, difference = mean over sessions of (edited continuation - recorded continuation).
 """
 
 from collections.abc import Mapping, Sequence
@@ -83,10 +80,6 @@ def _pairings_of_sides(
     if len(sides) != 2:
         known = ", ".join(sides) or "none"
         raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
-    for side in sides:
-        if len(used := dict.fromkeys(agent.policy for agent in members if agent.side == side)) > 1:
-            names = " and ".join(f"'{name}'" for name in used)
-            raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
     for agent in members:
         if agent.side is None and team.policies[agent.policy].trained:
             step = f"does not know at which step the trained agent '{agent.name}' acts"
@@ -105,11 +98,13 @@ def _players(
 ) -> dict[str, dict[str, Assignment]]:
     """Player of a side, such as "player@20" -> agent of the side -> its policy."""
     agents = [agent for agent in team.agents.values() if agent.side == side]
-    policy = team.policies[agents[0].policy]
+    name, *others = dict.fromkeys(agent.policy for agent in agents)
+    if others:
+        names = " and ".join(f"'{policy}'" for policy in (name, *others))
+        raise MarlError(f"--cross-play compares policies, but side '{side}' is played by several: {names}")
+    trained = team.policies[name].trained
     return {
-        f"{policy.name}@{step}" if policy.trained else policy.name: {
-            agent.name: assignments[agent.name] for agent in agents
-        }
+        f"{name}@{step}" if trained else name: {agent.name: assignments[agent.name] for agent in agents}
         for step, assignments in by_step.items()
     }
 

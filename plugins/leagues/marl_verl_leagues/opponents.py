@@ -5,24 +5,16 @@ snapshot k of n with probability
 
     latest        1 for the newest one
     uniform       1 / n
-    prioritised   (1 - x_k)^2 / sum_j (1 - x_j)^2
+    prioritised   (1 - x_k)^2 / sum_j (1 - x_j)^2, also uniform if all x are 1
 
-where x_k is the policy's win rate against k: (wins + draws / 2) / games, and 1/2 before the first game. Each game
-multiplies the counts of earlier games by 0.99. If the policy always wins against all, the snapshots are equally
-probable. Source of `prioritised`: AlphaStar, Vinyals et al. 2019 (prioritised fictitious self-play, f_hard with p = 2;
-win rates and decay as in its pseudocode).
+where x_k is the policy's win rate against k, 1/2 before the first game (docs/teams.md). Source of `prioritised`:
+AlphaStar, Vinyals et al. 2019 (f_hard with p = 2; win rates and decay as in its pseudocode).
 
-Draws depend on the run's seed, the task's uid and the counts only, so a checkpoint stores no generator. A server holds
-one snapshot at a time: a step is sampled in rounds, one for each snapshot that its tasks meet.
+Draws depend on the run's seed, the task's uid and the counts only, so a checkpoint stores no generator.
 
-Snapshots are in RUN/opponents/POLICY/step_N, complete or absent:
-
-    model/   the model in Hugging Face's format, if all weights are trained
-    saved/   what verl saves of an adapter, which is merged into the base model each time that servers load it
-
-Step 0 is the policy before training: the run's model, of which there is no copy. A checkpoint has, for each policy with
-opponents, opponents/POLICY.json: the snapshots of its pool and the results against them. A snapshot stays as long as
-the pool or a complete checkpoint names it, so that every checkpoint can be resumed and evaluated.
+Snapshots are in RUN/opponents/POLICY/step_N, complete or absent: `model/` in Hugging Face's format, or `saved/`, what
+verl saves of an adapter. Step 0 is the policy before training: the run's model, of which there is no copy. A checkpoint
+has, for each policy with opponents, opponents/POLICY.json: the snapshots of its pool and the results against them.
 """
 
 import hashlib

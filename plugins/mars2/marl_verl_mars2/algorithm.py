@@ -17,8 +17,7 @@ class Shaped(Returns):
     """R(v) = r(v) + gamma * (r(v) - b(v)), b(v) = (1 - lam) * r(parent) + lam * mean of r over v's siblings without v.
 
     Children of the root have b = mean of the siblings; an only child below another node has b = r(parent); an only
-    child of the root keeps r. Source: MARS2, arXiv 2604.14564. All r are raw rewards: the released code changes
-    rewards in place, so that a node shaped after its parent uses the parent's shaped reward.
+    child of the root keeps r. All r are raw rewards. Source: MARS2, arXiv 2604.14564.
 
     Attributes:
         gamma: strength of the shaping. lam: weight of the siblings in b.

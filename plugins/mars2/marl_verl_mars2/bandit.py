@@ -14,17 +14,14 @@ of a node is adaptive. Two strategies; D(...) is the posterior given these score
                  the same three, of a's children only
 
 At inference, MARS2-T+ lowers the draws of "generate" by w = gamma^c at a node with c children, so that a search with a
-large budget goes deeper: option `decay` is gamma, 1 without. The paper's gamma(d) depends on the depth, and is about
-0.98 when shallow; its form is not known to us, so gamma is a constant here.
+large budget goes deeper: option `decay` is gamma, 1 without. The paper's gamma depends on the depth, ours does not.
 
 A new node's score updates its parent's "generate", and on every edge above its parent the child and "continue".
 Children in which nothing can be generated (their workflow has ended) are never drawn.
 
-Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848. Compared with the authors'
-code (treequest, which MARTI calls): "stack" is the same. In their bandit the agents of a node share one "generate",
-and the agent is then chosen by its scores in the whole tree; here, as in MARS2's definition, each (node, agent) has
-its own. A child's posterior includes the child's own score, as in their code: otherwise unexpanded siblings would all
-be equal.
+Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848; README.md has the differences
+from the authors' code (treequest). As there, a child's posterior includes the child's own score: otherwise unexpanded
+siblings would all be equal.
 
 Posteriors are conjugate ones of a mean score, updated one score at a time.
 
@@ -42,9 +39,8 @@ Scores in [0, 1], with a Beta(a, b) prior on their mean p, each as a fractional 
 
     a score x:  a' = a + x,   b' = b + 1 - x,   p ~ Beta(a, b)
 
-A draw is one of the *mean* (mu, or p), not of the next score. Thompson sampling requires this: the variance
-of an arm's scores is no reason to try it again, only the uncertainty of its mean. The authors' code (treequest) also
-draws the mean. The priors are theirs: NIG(0, 1, 1, 0.1), and Jeffreys' Beta(0.5, 0.5).
+A draw is one of the *mean* (mu, or p), not of the next score, as in the authors' code: the variance of an arm's scores
+is no reason to try it again, only the uncertainty of its mean. The priors are theirs, too.
 """
 
 import math

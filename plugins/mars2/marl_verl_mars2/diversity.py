@@ -13,20 +13,18 @@ definitions here are ours, for n candidates with texts x_1 .. x_n:
     style         JSD(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 in bits, 0 to 1, of two agents' distributions p, q
                   over the first words of lines; for more than two agents the mean over pairs
 
-Style diversity is above 0 even between two identical agents, because each distribution is estimated from few samples.
-Compare it with a run that uses the same model twice and has as many nodes, not with 0.
+Style diversity is above 0 even between two identical agents: compare it with a run that uses one model twice.
 """
 
 import ast
-import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, pairwise, starmap
 
 from marl_verl_sandbox import program_in
 
-from marl_verl import Turn
 from marl_verl.algo.algorithms import Metric
 from marl_verl.algo.sampling import Sample
 
@@ -41,7 +39,7 @@ def words(text: str) -> list[str]:
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """The words of a text and all pairs of adjacent words."""
     sequence = words(text)
-    return frozenset([*((word,) for word in sequence), *itertools.pairwise(sequence)])
+    return frozenset([*((word,) for word in sequence), *pairwise(sequence)])
 
 
 def jaccard(one: frozenset[tuple[str, ...]], two: frozenset[tuple[str, ...]]) -> float:
@@ -52,9 +50,7 @@ def jaccard(one: frozenset[tuple[str, ...]], two: frozenset[tuple[str, ...]]) ->
 
 def semantic(texts: Sequence[str]) -> float | None:
     """Mean distance over pairs of texts, 0 to 1; None for fewer than two texts."""
-    sets = [shingles(text) for text in texts]
-    pairs = [jaccard(one, two) for one, two in itertools.combinations(sets, 2)]
-    return sum(pairs) / len(pairs) if pairs else None
+    return _mean(starmap(jaccard, combinations(map(shingles, texts), 2)))
 
 
 def algorithm(text: str) -> str:
@@ -126,8 +122,11 @@ def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
 
 def style(counts: Sequence[Counter[str]]) -> float | None:
     """Mean Jensen-Shannon divergence over pairs of agents; None if fewer than two agents have steps."""
-    pairs = [jensen_shannon(one, two) for one, two in itertools.combinations(counts, 2)]
-    known = [value for value in pairs if value is not None]
+    return _mean(starmap(jensen_shannon, combinations(counts, 2)))
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -167,12 +166,9 @@ class Refinement(Metric):
         pairs = [(by_node[turn.parent], turn) for turn in sample.turns if turn.parent is not None]
         if not pairs:
             return {}
-        own = [_gain(*pair) for pair in pairs if pair[0].agent == pair[1].agent]
-        cross = [_gain(*pair) for pair in pairs if pair[0].agent != pair[1].agent]
-        gains = {"refinement/gain_own": own, "refinement/gain_cross": cross}
-        means = {name: sum(gain) / len(gain) for name, gain in gains.items() if gain}
-        return {"refinement/cross": len(cross) / len(pairs), **means}
-
-
-def _gain(parent: Turn, child: Turn) -> float:
-    return child.rewards["team"] - parent.rewards["team"]
+        gains: dict[str, list[float]] = {"own": [], "cross": []}
+        for parent, child in pairs:
+            gain = child.rewards["team"] - parent.rewards["team"]
+            gains["own" if parent.agent == child.agent else "cross"].append(gain)
+        means = {f"refinement/gain_{name}": sum(values) / len(values) for name, values in gains.items() if values}
+        return {"refinement/cross": len(gains["cross"]) / len(pairs), **means}

@@ -6,9 +6,8 @@ A kind is a rule from digits to digits: after d = d + 1, before d = d - 1, acros
 modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last test gives no feedback
 and is not part of the public score, like a private test of programs.
 
-After the warm-up on its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice
-versa, and both tend to keep digits that pass. So an attempt of one agent that the other one refines passes all tests
-more often than attempts of one agent alone: a shared search tree helps.
+By its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice versa, and both tend
+to keep digits that pass: an attempt that the other one refines passes all tests more often than one of an agent alone.
 """
 
 import random

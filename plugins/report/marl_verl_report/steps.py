@@ -23,8 +23,7 @@ KINDS = {"train": "journals", "test": "episodes"}  # kind of a step -> its folde
 
 def stored(folder: Path) -> dict[str, dict[int, Path]]:
     """Kind -> step -> file with episodes, of training ("train") and of validations ("test")."""
-    run = RunDir(folder)
-    return {"train": run.stored("journals"), "test": run.stored("episodes")}
+    return {kind: RunDir(folder).stored(part) for kind, part in KINDS.items()}
 
 
 def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[str, Any]:

@@ -3,10 +3,9 @@
     data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
     web                                 the address itself, over http or https
 
-A page has text only, at most `MEGABYTES` of it, and is loaded within `SECONDS`. An address that is not
-public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no service of the machine or
-its network. A name is resolved once, and the connection is made to the address that was checked; proxies of the
-environment are not used.
+An address that is not public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no
+service of the machine or its network. A name is resolved once, and the connection is made to the address that was
+checked; proxies of the environment are not used.
 """
 
 import asyncio

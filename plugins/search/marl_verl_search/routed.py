@@ -42,14 +42,18 @@ class _Search(Searching):
     found: Positive = 3
     kept: Positive = 1200
 
-    async def search(self, task: Task, team: Team, agent: str, query: str) -> str:
-        """Search, and return query and results in the form of the history."""
+    async def search(
+        self, task: Task, team: Team, action: Action, agent: str, history: list[str], otherwise: str
+    ) -> None:
+        """Add an action's query and its results to the history; without one the action is marked as `otherwise`."""
+        if (query := tagged(action.text, "search")) is None:
+            return team.invalid(action, otherwise)
         try:
             best = await team[agent].call(self.finder(task), query, self.found)
         except CallError:
             best = []
         information = "\n".join(clipped(text, self.kept) for text in best) or "Nothing was found."
-        return f"<search>{query}</search>\n<information>{information}</information>"
+        history.append(f"<search>{query}</search>\n<information>{information}</information>")
 
     def answer(self, team: Team, action: Action) -> str:
         """The answer in an action; empty, and the action marked invalid, without one."""
@@ -85,10 +89,7 @@ class SearchTeam(_Search):
             if decision == YES or (decision is None and self.unparseable == "answer"):
                 break
             action = await team[SEARCHER].act(self.sees(SEARCHER, task, history))
-            if (query := tagged(action.text, "search")) is None:
-                team.invalid(action, "no query")
-            else:
-                history.append(await self.search(task, team, SEARCHER, query))
+            await self.search(task, team, action, SEARCHER, history, "no query")
         return self.answer(team, await team[ANSWERER].act(self.sees(ANSWERER, task, history)))
 
 
@@ -102,10 +103,7 @@ class SearchAlone(_Search):
             action = await team[ANSWERER].act(self.sees(ALONE, task, history))
             if (answer := tagged(action.text, "answer")) is not None:
                 return answer
-            if (query := tagged(action.text, "search")) is None:
-                team.invalid(action, "neither a query nor an answer")
-            else:
-                history.append(await self.search(task, team, ANSWERER, query))
+            await self.search(task, team, action, ANSWERER, history, "neither a query nor an answer")
         return self.answer(team, await team[ANSWERER].act(self.sees(ANSWERER, task, history)))
 
 

@@ -1,15 +1,9 @@
-"""Where a workflow searches, by its option `source`:
+"""Where a workflow searches, by its option `source` (README.md has the forms of corpora and servers):
 
-    paragraphs                              the paragraphs of the question
-    data/wiki.jsonl                         a corpus, which each rollout worker indexes in memory
-    http://127.0.0.1:8000/retrieve          a retrieval server, in the protocol of Search-R1 and verl
-    web:my_package.search:find              a function of yours, e.g. a client of a web search
-
-Paragraphs and a corpus are searched by BM25. A corpus is JSON lines, a JSON list or parquet with `title` and `text`, or
-with `contents`, whose first line is the title (as Search-R1's corpora), and perhaps `url`; larger ones need a server.
-
-A server gets {"queries": [text], "topk": n, "return_scores": true} and answers {"result": [[{"document": {"contents":
-"title\\ntext"}, "score": 0.9}, ...]]}. A function gets (query, most) and returns a list of texts; it may be async.
+paragraphs                              the paragraphs of the question, by BM25
+data/wiki.jsonl                         a corpus, by BM25, which each rollout worker indexes in memory
+http://127.0.0.1:8000/retrieve          a retrieval server, in the protocol of Search-R1 and verl
+web:my_package.search:find              a function of yours, e.g. a client of a web search
 """
 
 import asyncio

@@ -83,8 +83,7 @@ class MajorityDebateGame(Workflow):
     forge it. A quote is 1 to `quotes` different positions; another text is marked as invalid and shows nothing. A
     verdict that is not exactly one of the letters is marked and makes a draw.
 
-    Source: the debate game on MNIST of Irving et al., arXiv 1805.00899: players that cannot lie reveal pixels, and the
-    judge was trained on randomly revealed ones and is fixed. There they take turns; here they act at the same time.
+    Source: the debate game on MNIST of Irving et al., arXiv 1805.00899, where players take turns.
 
     Options:
         quotes: maximum number of positions that a debater quotes.

@@ -7,8 +7,7 @@ ledger and reports:
     idler    has a ledger of letters: its report is never needed.
     gossip   has last year's ledger: another, wrong number for every item.
 
-So one worker can be useful, one is idle, and one is harmful as long as it reports and the planner uses its report. The
-planner sees the report of each worker, but no ledger.
+So one worker can be useful, one is idle, and one is harmful. The planner sees their reports, but no ledger.
 """
 
 import random

@@ -8,9 +8,7 @@
     transitions = 0.4 + 0.05 (c - 1),  c: how many of the 12 kinds of transition words occur; 0 if none
     J = |A and B| / |A or B|,  A and B the different words of the parts without stop words; 1 if both are empty
 
-A ratio beyond a limit ends the reward: no further level counts. At the limit itself the level is 0 and the next one
-counts. Word counts are of pieces between blanks; different words are runs of letters, digits and underscores, in lower
-case; a transition word occurs wherever its letters do, also inside other words.
+A ratio beyond a limit ends the reward: no further level counts. README.md has the exact rules.
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Writing). The lists of words are ours.
 """
