@@ -1,6 +1,5 @@
-"""Public sets of programming problems: where they are, and how a row becomes a task of `code-with-tests`.
-
-A test says by itself how it is run, so that a task's `data` is {"public": [...], "private": [...]} for all sets:
+"""Public sets of programming problems, and how a row becomes a task of `code-with-tests`: {"public": [...], "private":
+[...]}, where a test says by itself how it is run:
 
     {"input": text, "output": text}                             standard input and output
     {"entry": name, "args": [...], "expected": value}           a call; "or": another accepted value (APPS)

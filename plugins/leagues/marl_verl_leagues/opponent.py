@@ -1,11 +1,11 @@
 """The key `opponent` of an agent's section: the agent acts with past versions of a policy."""
 
 import dataclasses
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from marl_verl import lazy
 from marl_verl.errors import MarlError, nearest
 from marl_verl.options import Positive, build
 from marl_verl.team import PolicyConfig
@@ -48,5 +48,8 @@ def policy_of(section: Any, where: str, policies: Mapping[str, PolicyConfig]) ->
     return dataclasses.replace(of, **past, override=override)
 
 
-# what a run and its checkpoints need, imported when they do: it imports verl
-__getattr__ = lazy(__package__, {"opponents": ("Past", "Snapshots", "check", "read")})
+def __getattr__(name: str) -> Any:
+    """What a run and its checkpoints need, imported when they do: it imports verl."""
+    if name in ("Past", "Snapshots", "check", "read"):
+        return getattr(importlib.import_module("marl_verl_leagues.opponents"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

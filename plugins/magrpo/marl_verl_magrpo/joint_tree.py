@@ -6,17 +6,13 @@ Agent i samples a_(i,k) ~ pi_i(. | o_i), k = 0 .. K - 1, and the joint actions a
     aligned:  (a_(1,j), ..., a_(n,j)),  j = 0 .. K - 1
     cross:    {a_(1,k)} x ... x {a_(n,k)},  K^n of them, the last act's k running fastest
 
-Each leads to its own child: the run restarted with these actions, and run until blocked.
-
-Acts of agents that are not trained, such as an expert's edits, are a part of the transition to the next state: sampled
-once for each joint action that continues, without candidates, a level of the tree, rows or a discount. In a joint move
-with trained agents they follow the joint action of these.
+Each leads to its own child: the run restarted with these actions, and run until blocked. Acts of agents that are not
+trained, such as an expert's edits, are a part of the transition to the next state: sampled once for each joint action
+that continues. In a joint move with trained agents they follow the joint action of these.
 
 Reward of a joint action: the score of the answer if the workflow ended with it, unless the answer is the latest
 proposal and was scored before; otherwise the score of the latest proposal if there is a new one since the parent;
-otherwise 0. So the rewards of a path add up, and no state is rolled out to the end:
-R_j = r_j + gamma * mean over the children's R
-(`advantage.returns.TreeMean`).
+otherwise 0. So the rewards of a path add up: R_j = r_j + gamma * mean over the children's R (`TreeMean`).
 
 A joint action that fails, or below which all fail, is removed when the tree is complete, from the leaves upwards.
 Crossed, whole completions are removed until a product is left: the returns of all completions are then sums of equally
@@ -26,8 +22,7 @@ many terms, so that a failure biases no advantage.
         drop the completion that most failed joint actions contain, and all joint actions that contain it
         (ties: the completion in the fewest joint actions, of the first act, with the lowest k)
 
-Source: MAGRPO, arXiv 2508.04652, and the authors' code (both joint modes; a branch stops where its node's mean reward
-exceeds a threshold).
+Source: MAGRPO, arXiv 2508.04652, and the authors' code.
 """
 
 import asyncio
@@ -64,8 +59,7 @@ class JointTree(Sampler):
     Joint action j at the root is node "j", below node "p" it is "p.j". Aligned, a joint action has one row for each of
     its acts. Crossed, an action is one row, however many joint actions contain it: its node is their names joined by
     "+", its rewards are the sums of theirs, and it is invalid if it was invalid in all of them. Episodes are the paths
-    to the leaves. A joint action is no node and no row if it fails, if all below it fail, or, crossed, if it is
-    removed so that a product is left.
+    to the leaves. A joint action that is removed is no node and no row.
 
     Choice of `partial_value`: "proposal" if every path has the same number of proposals, such as a draft revised in a
     fixed number of rounds. "zero" if the number varies, as with a verifier that may accept or reject: otherwise each

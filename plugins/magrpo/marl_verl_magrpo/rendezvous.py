@@ -9,8 +9,7 @@ joint reward,
               0.1  both are "stay"
               0    otherwise
 
-so that a first turn which communicates one's half gets 0, less than staying: only the return over later turns rewards
-it. Neither agent can know the place before the other has communicated its half.
+so that a first turn that tells one's half gets 0, less than staying: only the return over later turns rewards it.
 """
 
 import random

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2.bandit import STRATEGIES, Bandit, Beta, Node, Normal, Posterior, Prior, Stack, posterior, thompson
+from marl_verl_mars2.bandit import STRATEGIES, Beta, Node, Normal, Posterior, Prior, Stack, posterior, thompson
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -115,49 +115,43 @@ def grown(strategy: str, prior: Prior) -> Node:
     return top
 
 
-def chosen(top: Node, rng: Random) -> str | int:
-    """The agent, or the number of the child."""
-    choice = top.choose(rng)
-    return choice if isinstance(choice, str) else top.children.index(choice)
-
-
 @BOTH_PRIORS
 @BOTH_STRATEGIES
 def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: str, prior: Prior) -> None:
     rng, top = Random(5), grown(strategy, prior)
-    assert {chosen(top, rng) for _ in range(2000)} == {"a", "b", 0, 1}
+    assert {top.choose(rng) for _ in range(2000)} == {"a", "b", *top.children[:2]}
     closed = node(strategy, prior, "a")
     add(closed, "a", 1.0, agents="")
-    assert {chosen(closed, rng) for _ in range(200)} == {"a"}
+    assert {closed.choose(rng) for _ in range(200)} == {"a"}
 
 
-def fix(top: Node, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
+def fixed(value: Any) -> Any:
+    return {agent: Fixed(m) for agent, m in value.items()} if isinstance(value, dict) else Fixed(value)
+
+
+def fix(top: Any, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
     """Make every draw certain."""
-    top.generate = {agent: Fixed(value) for agent, value in generate.items()}
+    top.generate, top.continuation = fixed(generate), fixed(continuation)
     for child, value in zip(top.children, children, strict=True):
         child.posterior = Fixed(value)
-    if isinstance(top, Bandit) and isinstance(continuation, float):
-        top.continuation = Fixed(continuation)
-    elif isinstance(top, Stack) and isinstance(continuation, dict):
-        top.continuation = {agent: Fixed(value) for agent, value in continuation.items()}
 
 
 def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:
     rng, top = Random(0), grown("bandit", "normal")
     fix(top, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
-    assert chosen(top, rng) == "b"
+    assert top.choose(rng) == "b"
     fix(top, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
-    assert chosen(top, rng) == 1  # the best child, 2, is closed
+    assert top.choose(rng) is top.children[1]  # the best child, 2, is closed
 
 
 def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> None:
     rng, top = Random(0), grown("stack", "normal")
     assert isinstance(top, Stack)
-    top.of_agent = {"a": Fixed(1.0), "b": Fixed(0.0)}
+    top.of_agent = fixed({"a": 1.0, "b": 0.0})
     fix(top, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
-    assert chosen(top, rng) == "a"
+    assert top.choose(rng) == "a"
     fix(top, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.4, "b": -9.0})
-    assert chosen(top, rng) == 0  # 1 is b's, 2 is closed
+    assert top.choose(rng) is top.children[0]  # 1 is b's, 2 is closed
 
 
 @BOTH_STRATEGIES

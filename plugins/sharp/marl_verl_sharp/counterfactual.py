@@ -6,8 +6,8 @@
     R(tau with M masked) = score of the answer that the workflow reaches on the same task, with the same calls and
                            random draws, when every act of M gets a placeholder
 
-Delta is signed: below 0, the team would have scored higher without m. This is leave-one-out: n replays for n players,
-and the Deltas need not add up to the score (two workers with the same result have 0 each).
+Delta is signed: below 0, the team would have scored higher without m. This is leave-one-out: the Deltas need not add up
+to the score (two workers with the same result have 0 each).
 
 A masked run is a replay of the episode's journal with some actions replaced. The mode defines the other actions:
 
@@ -29,9 +29,7 @@ Up to `exact_up_to` players the mean is over all orders, computed from the 2^n c
 (`marl_verl.algo.credit.shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
 Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) -
 v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
-v({}), with an error below `truncation`.
-
-Each coalition is replayed at most once, however many orders contain it.
+v({}), with an error below `truncation`. Each coalition is replayed at most once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
