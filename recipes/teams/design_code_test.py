@@ -37,7 +37,7 @@ class DesignCodeTest(Workflow):
 
         program, tests = await asyncio.gather(code(design), test())
         for _ in range(self.rounds - 1):
-            failed = await team.call(failures, program, tests, 6.0, 1024)
+            failed = await team.call(failures, program, tests)
             if not failed:
                 break
             program = await code(f"{design} failed {failed[0]['input'].strip()[:8]}")
