@@ -39,7 +39,8 @@ def human_eval(row: Fields) -> Task:
     checks = [node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check"]
     if len(checks) != 1:
         raise row.wrong("must have one function 'check'", row.value("test"), "test")
-    tests = [node for node in checks[0].body if _asserts(node)]
+    statements = [node for node in checks[0].body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    tests = [node for node in statements if any(isinstance(part, ast.Assert) for part in ast.walk(node))]
     if not tests:
         raise row.wrong("has a function 'check' that asserts nothing", row.value("test"), "test")
     before = _before(row, prompt, entry)
@@ -210,12 +211,6 @@ def _parsed(row: Fields, code: str, name: str) -> list[ast.stmt]:
         return ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError) as error:
         raise row.wrong(f"must be Python ({error})", code, name) from error
-
-
-def _asserts(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Assert) for node in ast.walk(statement)) and not isinstance(
-        statement, ast.FunctionDef | ast.ClassDef
-    )
 
 
 def installed() -> Iterator[dict[str, Any]] | None:

@@ -314,8 +314,8 @@ class Broken(Counterfactual):
     ("how", "message"),
     [
         ("tokens", r"reports \d+ tokens, and \d+ were sampled"),
-        ("no player", "turn 0_0 of agent 'planner' has 'credit' 0.0; players are"),
-        ("another reward", "changed turn 0_0 of agent 'planner'"),
+        ("no player", r"row 0 of session 0 \(planner:0, .*\) has 'credit' 0.0; players are"),
+        ("another reward", r"changed row 0 of session 0 \(planner:0"),
         ("score", "changed the episode's journal, answer or score"),
         ("ignores failures", "assigns credit although its policy requests fail"),
     ],

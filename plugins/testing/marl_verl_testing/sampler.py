@@ -71,7 +71,7 @@ def check_sampler(
         context = context_with()
         return _lines(asyncio.run(sampler.sample(context)), context)
 
-    async def check() -> Sample:
+    async def check() -> tuple[Sample, list[str]]:
         try:
             await replayable(workflow, task, policy, seed, orders=0)
         except ReplayMismatch:
@@ -80,6 +80,7 @@ def check_sampler(
             pass  # raised again when it is sampled
         context = context_with()
         sample, requests = await _sampled(sampler, context), context.requests
+        lines = _lines(sample, context)
         if not may_fail:
             if sample.failures:
                 raise MarlError(f"an attempt failed without an injected failure: {sample.failures[0].detail}")
@@ -92,7 +93,7 @@ def check_sampler(
         for order in range(orders):
             shuffled = context_with(order=order)
             again = await _sampled(sampler, shuffled)
-            same(_lines(sample, context), _lines(again, context), f"{when} sample")
+            same(lines, _lines(again, context), f"{when} sample")
             must(Counter(shuffled.requests) == Counter(requests), f"{when} sampler requests other actions")
         if requests:
             failing = context_with(failing=requests[len(requests) // 2].__eq__)
@@ -101,11 +102,11 @@ def check_sampler(
             must(failed, "a request failed, but the sample has no such failure: use `ask`, in an `attempt`")
             _check_rows(rest, failing)
             await check_replayed(rest, failing, sampler)
-        return sample
+        return sample, lines
 
     with time_limit("check_sampler", seconds):
-        sample = asyncio.run(check())
-        same_elsewhere(computed, computed(), f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
+        sample, lines = asyncio.run(check())
+        same_elsewhere(computed, lines, f"the sample of workflow '{type(workflow).__name__}' on task '{task.id}'")
     nodes = {(row.parent, node) for row in sample.turns for node in str(row.node).split(JOIN)}
     if sampler.branches and not may_fail and len({parent for parent, _ in nodes}) == len(nodes):
         warnings.warn(f"check_sampler of {type(sampler).__name__} {UNBRANCHED}", MarlWarning, stacklevel=2)
@@ -131,11 +132,10 @@ async def _sampled(sampler: Sampler, context: ScriptedContext) -> Sample:
 
 def _check_rows(sample: Sample, context: ScriptedContext) -> None:
     """Check keys and seeds, and that every sampled token is counted once."""
-    turns = {id(turn): turn for path in sample.episodes for turn in (*path.turns, *path.off_path_turns)}.values()
-    rows = [turn for turn in turns if not turn.transition]
-    for turn in turns:
-        why = f"{named(turn)} is a row: its agent is not trained, so that its act is a part of a transition"
-        must(turn.node is None or turn.transition or turn.role in context.explored, why)
+    rows = sample.turns
+    for row in rows:
+        why = f"{named(row)} is a row: its agent is not trained, so that its act is a part of a transition"
+        must(row.node is None or row.role in context.explored, why)
     for (session, index), count in Counter((row.session, row.index) for row in rows).items():
         must(count == 1, f"{count} rows have the key (session {session}, index {index})")
     for (session, (agent, slot), candidate, _), count in Counter(context.requests).items():

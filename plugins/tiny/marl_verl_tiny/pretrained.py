@@ -30,12 +30,11 @@ class Packaged:
 
     def check(self) -> Path:
         """The file in its installed package. MarlError if a package is missing, with the command to install it."""
-        for package in ("gguf", self.package):
-            try:
-                distribution = importlib.metadata.distribution(package)
-            except importlib.metadata.PackageNotFoundError as error:
-                problem = f"model '{self.name}' needs package '{package}', which is not installed"
-                raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
+        try:
+            _, distribution = map(importlib.metadata.distribution, ("gguf", self.package))
+        except importlib.metadata.PackageNotFoundError as error:
+            problem = f"model '{self.name}' needs package '{error.name}', which is not installed"
+            raise MarlError(f"{problem}: {INSTALL} {self.package} gguf") from error
         return Path(str(distribution.locate_file(self.file)))
 
     def fetch(self) -> Path:

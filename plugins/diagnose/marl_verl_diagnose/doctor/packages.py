@@ -100,10 +100,10 @@ def flash_attn() -> Finding:
     if version is None:
         message = "flash-attn is not installed: attention is sdpa, and log-probs are computed one token at a time"
         return warning("flash-attn", message, f"{install}   # compiles where no wheel fits; docs/gpu.md")
-    if not flash_attention():
-        message = f"flash-attn {version} is not used: it does not load, or the GPU is older than Ampere"
-        return warning("flash-attn", message, f'python -c "{FLASH_ATTENTION}"   # shows the error')
-    return ok("flash-attn", f"flash-attn {version} loads")
+    if flash_attention():
+        return ok("flash-attn", f"flash-attn {version} loads")
+    message = f"flash-attn {version} is not used: it does not load, or the GPU is older than Ampere"
+    return warning("flash-attn", message, f'python -c "{FLASH_ATTENTION}"   # shows the error')
 
 
 def unusable() -> list[str]:

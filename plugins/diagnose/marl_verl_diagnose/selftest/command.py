@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
     from marl_verl.run.terminal import show
     from marl_verl_diagnose.selftest import checks
 
-    folder = (options.output or _new_folder()).resolve()
+    numbered = (Path(f"selftest-{number}") for number in itertools.count(1))
+    folder = (options.output or next(folder for folder in numbered if not os.path.lexists(folder))).resolve()
     with user_error("--output", OSError):
         folder.mkdir(parents=True)
     os.environ[checks.GPUS] = str(options.gpus)
@@ -51,8 +52,3 @@ def run(options: argparse.Namespace) -> int:
         shutil.rmtree(folder / "work", ignore_errors=True)
     show(f"report {report}")
     return int(code != 0)
-
-
-def _new_folder() -> Path:
-    numbered = (Path(f"selftest-{number}") for number in itertools.count(1))
-    return next(folder for folder in numbered if not os.path.lexists(folder))
