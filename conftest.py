@@ -40,7 +40,7 @@ FIRST = (
     *("test_sandbox_attacks", "test_watch", "test_embedded", "test_platform", "test_cli", "test_algorithms"),
     *("test_pages", "test_losses", "test_bad_values", "test_browser", "test_kit", "test_ranks", "test_wheels"),
     *("test_prefixes", "test_cleanup", "test_reasoning_gym", "test_site", "test_new_plugin", "test_frameworks"),
-    *("test_sandbox_programs", "test_selftest", "test_compare", "test_browser_watch", "test_browser_episodes"),
+    *("test_sandbox_programs", "test_selftest", "test_compare"),
     *("test_eval_command", "test_export", "test_adapters", "test_local_server", "test_checkpoint"),
 )
 
@@ -160,11 +160,18 @@ def composed(recipe: Path) -> DictConfig:
     return compose.compose(recipe, [], hardware="cpu")
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _no_plugin_files_left() -> Iterator[None]:
     """A plan leaves its plugin files in use."""
     yield
     plugins.use_files([])
+
+
+@pytest.fixture
+def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny models have folders and are not made."""
+    folders: Any = lambda specs, progress: [Path("/cache") / spec.agents[0] for spec in specs]  # noqa: E731
+    monkeypatch.setattr("marl_verl_tiny.model.ensure_all", folders)
 
 
 @pytest.fixture

@@ -15,6 +15,9 @@ from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Turn
 from marl_verl.episode.codec import as_line
 from marl_verl.episode.journal import CallRecord
+from marl_verl.run.checkpoint.team import describe
+from marl_verl.run.prepare import make_run_directory, plan_run
+from marl_verl.run.progress import Display
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Task
@@ -112,3 +115,13 @@ def _episode(team: TeamConfig, uid: str, session: int, task: Task, tree: bool) -
         uid, session, task, turns, f"answer {PLANTED}", success, Journal(tuple(records), 5), score=float(success),
         off_path_turns=beside,
     )  # fmt: skip
+
+
+def made_run(recipe: Path, step: int, *overrides: str) -> Path:
+    """The run directory that `train` makes, with a checkpoint at a step that has nothing but its description."""
+    folder = make_run_directory(plan_run(recipe, list(overrides)), Display())
+    saved = folder / "checkpoints" / f"step_{step}"
+    saved.mkdir(parents=True)
+    config: Any = OmegaConf.load(folder / "config.yaml")
+    (saved / "team.json").write_text(json.dumps({**describe(config, step), "files": {}}))
+    return folder

@@ -12,11 +12,21 @@ Acts = list[tuple[list[int], list[int], list[float]]]
 """(prompt, response, log-probs of the response) of each act."""
 
 
+def turns(run: Finished, step: int) -> list[tuple[str, dict[str, Any]]]:
+    """(row key, record) of the turns in a step's journal."""
+    _, *lines = (run.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()
+    return [turn for line in lines for turn in turns_of(json.loads(line))]
+
+
+def turns_of(episode: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(row key, record) of an episode's turns; a failure has none."""
+    records = [record for record in episode.get("journal", {}).get("records", []) if "row" in record]
+    return [(f"{episode['uid']}_{record['row']['session']}_{record['row']['index']}", record) for record in records]
+
+
 def acts_of(run: Finished, step: int, agent: str) -> Acts:
     """The acts of an agent in a step."""
-    lines = (run.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()
-    records = [record for line in lines for record in json.loads(line).get("journal", {}).get("records", [])]
-    actions = [record["action"] for record in records if record.get("agent") == agent]
+    actions = [record["action"] for _, record in turns(run, step) if record["agent"] == agent]
     return [(action["prompt_ids"], action["response_ids"], action["log_probs"]) for action in actions]
 
 

@@ -1,6 +1,5 @@
 """The training worker of several adapters on one model: each policy learns, is saved and loaded as in its own."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.verl_actor import Actor, Row, cpu_verl, make_model
+from tests.verl_actor import Actor, Row
 
 pytestmark = pytest.mark.slow
 SEEDS, RATES = {"one": 11, "two": 22}, {"one": 0.05, "two": 0.02}
@@ -23,13 +22,6 @@ ROWS = {
     "two": [Row([9, 6, 7], [5, 5], 1.0, [0.0, 0.0], [0.0, 0.0]), Row([8, 6], [7, 7], -0.5, [0.0, 0.0], [0.0, 0.0])],
 }
 LOG_PROBS = [torch.full((2,), -3.0), torch.full((2,), -3.0)]
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Iterator[Path]:
-    make_model(tmp_path / "model")
-    with cpu_verl():
-        yield tmp_path / "model"
 
 
 def _own(model: Path, policy: str) -> Actor:
@@ -67,8 +59,8 @@ def _equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool
     return one.keys() == other.keys() and all(torch.equal(weight, other[name]) for name, weight in one.items())
 
 
-def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path) -> None:
-    actors = {name: partial(_own, model, name) for name in SEEDS}
+def test_each_policy_learns_as_in_a_worker_of_its_own(verl_model: Path) -> None:
+    actors = {name: partial(_own, verl_model, name) for name in SEEDS}
     begun, alone = {}, {}
     for name, make in actors.items():
         actor = make()
@@ -76,7 +68,7 @@ def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path) -> None:
         _learn(actor, name, times=2)
         alone[name] = actor.weights()
     assert not _equal(begun["one"], begun["two"])
-    both = _shared(model)
+    both = _shared(verl_model)
     for name in SEEDS:
         both.worker.use(name)
         assert _equal(both.weights(), begun[name])
@@ -90,8 +82,8 @@ def test_each_policy_learns_as_in_a_worker_of_its_own(model: Path) -> None:
         assert not _equal(both.weights(), begun[name])
 
 
-def test_checkpoints_are_those_of_separate_policies(model: Path, tmp_path: Path) -> None:
-    both, whole = _shared(model), {}
+def test_checkpoints_are_those_of_separate_policies(verl_model: Path, tmp_path: Path) -> None:
+    both, whole = _shared(verl_model), {}
     for name in SEEDS:
         both.worker.use(name)
         _learn(both, name)
@@ -100,7 +92,7 @@ def test_checkpoints_are_those_of_separate_policies(model: Path, tmp_path: Path)
         both.worker.use(name)
         _learn(both, name)
         whole[name] = both.weights()
-    resumed = _shared(model)
+    resumed = _shared(verl_model)
     for name in SEEDS:
         resumed.worker.use(name)
         resumed.worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
@@ -109,7 +101,38 @@ def test_checkpoints_are_those_of_separate_policies(model: Path, tmp_path: Path)
         _learn(resumed, name)
         assert _equal(resumed.weights(), whole[name])
     for name in SEEDS:
-        alone = _own(model, name)  # a worker with one policy reads them, too
+        alone = _own(verl_model, name)  # a worker with one policy reads them, too
         alone.worker.load_checkpoint(str(tmp_path / name), del_local_after_load=False)
         _learn(alone, name)
         assert _equal(alone.weights(), whole[name])
+
+
+# One adapter that verl merges for the servers: they receive base + (alpha / r) B A, and training goes on unchanged
+
+
+RANK, ALPHA = 2, 8
+
+
+def _find(weights: dict[str, torch.Tensor], *parts: str) -> torch.Tensor:
+    (found,) = (weight for name, weight in weights.items() if all(part in name for part in parts))
+    return found
+
+
+def test_the_servers_receive_base_and_adapter_merged(verl_model: Path) -> None:
+    model = "actor_rollout_ref.model."
+    settings = (f"{model}lora_rank={RANK}", f"{model}lora_alpha={ALPHA}", f"{model}lora.merge=true")
+    actor = Actor(verl_model, "ppo-clip", *settings, "actor_rollout_ref.actor.optim.lr=1")
+    rows = [Row([5, 6, 7], [8, 9], advantage, [0.0, 0.0], [0.0, 0.0]) for advantage in (1.0, -0.5)]
+    for _ in range(6):  # A begins to learn when B is not zero any more
+        actor.update(rows, LOG_PROBS)
+    before = actor.weights()
+    sent = dict(actor.worker.actor.engine.get_per_tensor_param(base_sync_done=True)[0])
+    place = "layers.0.mlp.down_proj."
+    base = _find(before, place, "base_layer")
+    update = ALPHA / RANK * _find(before, place, "lora_B") @ _find(before, place, "lora_A")
+    assert update.abs().max() > 0.005  # more than the tolerance below
+    assert not any("lora" in name or "base_layer" in name for name in sent)
+    layer = sent[f"model.{place}weight"].double()
+    torch.testing.assert_close(layer, base + update, rtol=0.01, atol=2e-3)  # sent in bfloat16
+    after = actor.weights()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())

@@ -113,10 +113,7 @@ class _Trained:
 
 
 @pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
-    monkeypatch.setattr(
-        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
-    )
+def trained(no_models: None, monkeypatch: pytest.MonkeyPatch) -> type[_Trained]:
     monkeypatch.setattr("marl_verl.run.supervisor.TrainerProcess", _Trained)
     monkeypatch.setattr("marl_verl.api._show_summary", lambda folder, display: None)
     monkeypatch.setattr(_Trained, "failure", None)
@@ -199,7 +196,7 @@ def test_a_stored_run(run: Path) -> None:
 def test_what_the_page_shows_runs(
     trained: type[_Trained], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without the trainer's process and the evaluation's, which tests/e2e/test_one_file_plugin.py has."""
+    """Without the trainer's process and the evaluation's, which tests/e2e/test_whole.py has."""
     whole, dry, stored = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.DOTALL)
     (Path() / "recipes").symlink_to(ROOT / "recipes")
     compile(whole, "docs/python.md", "exec")

@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import mmap
 import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from marl_verl_tiny.factory import make_tokenizer
 
-from marl_verl import plugins
 from marl_verl.api import train
 from marl_verl.backend.rollout.rows import row_fields
 from marl_verl.errors import MarlError
@@ -155,13 +153,6 @@ def marl_register(registry):
 """
 
 
-@pytest.fixture
-def _no_plugin_files_afterwards() -> Iterator[None]:
-    yield
-    plugins.use_files([])
-
-
-@pytest.mark.usefixtures("_no_plugin_files_afterwards")
 def test_every_template_is_rendered_before_a_run_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "insists.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)

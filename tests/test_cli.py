@@ -22,11 +22,11 @@ from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
 from marl_verl.run.checkpoint.folders import manifest
-from marl_verl.run.checkpoint.team import describe
 from marl_verl.run.prepare import make_run_directory
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import locked
 from marl_verl.run.terminal import termination_as_interrupt
+from tests.run_folder import made_run
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -82,22 +82,12 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
 
 
 @pytest.fixture
-def run(composed: DictConfig, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(no_models: None) -> Path:
     """A run directory as `train` makes it, with a checkpoint at step 20."""
-    monkeypatch.setattr(
-        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
-    )
-    plan = prepare.plan_run(RECIPE, [])
-    folder = make_run_directory(plan, Display())
-    saved = folder / "checkpoints" / "step_20"
-    saved.mkdir(parents=True)
-    config: Any = OmegaConf.load(folder / "config.yaml")
-    (saved / "team.json").write_text(json.dumps({**describe(config, 20), "files": {}}))
-    return folder
+    return made_run(RECIPE, 20)
 
 
-def test_two_runs_that_start_at_once_get_two_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache/x") for _ in specs])
+def test_two_runs_that_start_at_once_get_two_numbers(no_models: None) -> None:
     plans = [prepare.plan_run(RECIPE, []), prepare.plan_run(RECIPE, [])]
     folders = [make_run_directory(plan, Display()) for plan in plans]
     assert folders == [Path("runs/inventory-1"), Path("runs/inventory-2")]

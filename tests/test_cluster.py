@@ -1,4 +1,4 @@
-"""The connection to a running Ray cluster: its token, and what is wrong when there is no connection."""
+"""The connection to a running Ray cluster: its token, what it is sent, and what is wrong when there is none."""
 
 import os
 import socket
@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from marl_verl.backend.verl import session
 from marl_verl.backend.verl.session import check_slots, connect, send_token
 from marl_verl.errors import MarlError
+from marl_verl.plugins.one_file import FILES_VARIABLE
+from marl_verl.team import Endpoint
 
 MODE = "RAY_AUTH_MODE"
 
@@ -55,3 +58,20 @@ def test_two_runs_do_not_share_a_cluster(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(MarlError, match=r"another run uses the Ray cluster .*Wait until that run has ended"):
         check_slots(OmegaConf.create({"ray_kwargs": {"ray_init": {"address": "auto"}}}))
     assert named == [("TransferQueueController", "transfer_queue")]
+
+
+@pytest.mark.slow
+def test_a_cluster_gets_plugin_files_and_network_settings_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray shows variables of a runtime environment in its logs and in the process list of every node."""
+    sent: dict[str, str] = {}
+    monkeypatch.setattr(session, "connect", lambda address, runtime_env: sent.update(runtime_env["env_vars"]))
+    monkeypatch.setattr(session, "check_slots", lambda config: None)
+    judges = {name: Endpoint("http://host/v1", "m", name) for name in ("JUDGE_KEY", "NCCL_KEY")}  # forwarded: NCCL_
+    monkeypatch.setattr(session, "endpoints", lambda config: judges)
+    variables = {"NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth2", FILES_VARIABLE: "contents of files"}
+    for name, value in {**variables, **dict.fromkeys(judges, "sk-very-secret")}.items():
+        monkeypatch.setenv(name, value)
+    address = {"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}}
+    session.start_ray(OmegaConf.create(address))
+    assert {name: sent[name] for name in variables} == variables
+    assert "sk-very-secret" not in sent.values()

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext
@@ -168,24 +167,6 @@ def test_a_key_that_a_server_repeats_is_in_no_error_log_or_journal(
     lines = sample_lines(found, "u", "t", tokens=True)
     assert found.failures
     assert "sk-very-secret" not in "\n".join([*lines, found.failures[0].trace, caplog.text])
-
-
-@pytest.mark.slow
-def test_a_cluster_is_not_sent_the_key_as_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray shows variables of a runtime environment in its logs and in the process list of every node."""
-    from marl_verl.backend.verl import session
-
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(session, "connect", lambda address, **options: given.update(options))
-    monkeypatch.setattr(session, "check_slots", lambda config: None)
-    for variable in ("JUDGE_KEY", "NCCL_KEY"):  # a forwarded prefix, too
-        monkeypatch.setenv(variable, "sk-very-secret")
-        endpoint = Endpoint("http://host/v1", "m", variable)
-        monkeypatch.setattr(session, "endpoints", lambda config, endpoint=endpoint: {"judge": endpoint})
-        address = {"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}}
-        session.start_ray(OmegaConf.create(address))
-        monkeypatch.delenv(variable)
-        assert "sk-very-secret" not in str(given)
 
 
 @pytest.mark.parametrize("key", ["sk secret", "sk\nsecret", "sk-sécret"])

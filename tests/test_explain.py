@@ -63,12 +63,17 @@ def printed(command: Command) -> Command:
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_golden(path: Path, printed: Command) -> None:
+    """As a file; and stored as a run's step it gives what training used, to the bit, from the options as stored."""
     golden = json.loads(path.read_text())
     records = json.loads(printed(str(path), "--json"))
     near = {"rtol": golden["rtol"], "atol": golden["atol"]}
     assert len(records) == len(golden["rows"])
     np.testing.assert_allclose([record["advantage"] for record in records], golden["expected"], **near)
     _check_records(records, golden["rows"])
+    document = stored(Path("run"), 12, golden)
+    assert [record["advantage"] for record in records] == document["advantage"]
+    for words in (("run", "--step", "12"), ("run/rows/step_00012.json.gz",)):
+        assert json.loads(printed(*words, "--json")) == records == explain(golden)
 
 
 def _check_records(records: list[Document], rows: list[Document]) -> None:
@@ -141,17 +146,6 @@ def stored(folder: Path, step: int, given: Document | None = None) -> Document:
     folder.mkdir(exist_ok=True)
     RunDir(folder).rows(step, document)
     return document
-
-
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_a_stored_step_gives_what_training_used(path: Path, printed: Command) -> None:
-    """To the bit, from the options as stored; as a run's step, and as a file."""
-    golden = json.loads(path.read_text())
-    document = stored(Path("run"), 12, golden)
-    records = json.loads(printed("run", "--step", "12", "--json"))
-    assert [record["advantage"] for record in records] == document["advantage"]
-    assert records == explain(golden)
-    assert json.loads(printed("run/rows/step_00012.json.gz", "--json")) == records
 
 
 @pytest.mark.parametrize("name", plugins.load().names("algorithms"))

@@ -79,7 +79,6 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
     sys.modules.pop("my_team", None)
-    plugins.use_files([])
 
 
 def ran(codes: list[str], name: str) -> dict[str, Any]:

@@ -1,24 +1,21 @@
 """A plugin in one file: loaded from its contents in every process, copied into the run, and compared on resume."""
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
 from marl_verl.inspect.run_files import run_of, use_plugin_files
 from marl_verl.plugins import loading, one_file
-from marl_verl.plugins import one_file as plugin_files
 from marl_verl.run import prepare
-from marl_verl.run.checkpoint.team import describe
 from marl_verl.run.progress import Display
+from tests.run_folder import made_run
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"
 PLUGIN = '''
@@ -48,15 +45,6 @@ def marl_register(registry):
     registry.reward("NAME-reward", is_one)
 '''
 Write = Callable[..., Path]
-
-
-@pytest.fixture(autouse=True)
-def _no_files() -> Iterator[None]:
-    """No plugin file is in use before and after a test."""
-    plugins.use_files([])
-    yield
-    plugins.use_files([])
-    os.environ.pop(plugin_files.FILES_VARIABLE, None)
 
 
 @pytest.fixture
@@ -113,50 +101,24 @@ def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write
         loading.check_same(changed, theirs, "rollout worker 0")
 
 
-@pytest.mark.slow
-def test_a_cluster_gets_the_contents_and_the_network_settings(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.verl import session
-
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(session, "connect", lambda address, **options: given.update(options))
-    monkeypatch.setattr(session, "check_slots", lambda config: None)
-    monkeypatch.setattr(session, "endpoints", lambda config: {})
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth1")
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth2")
-    used(write())
-    config = OmegaConf.create({"ray_kwargs": {"ray_init": {"address": "auto"}}, "transfer_queue": {"enable": True}})
-    session.start_ray(config)
-    shipped = given["runtime_env"]["env_vars"][plugin_files.FILES_VARIABLE]
-    assert shipped == os.environ[plugin_files.FILES_VARIABLE] != ""
-    interfaces = [given["runtime_env"]["env_vars"][f"{library}_SOCKET_IFNAME"] for library in ("NCCL", "GLOO")]
-    assert interfaces == ["eth1", "eth2"]
-
-
 # a run
 
 
 @pytest.fixture
-def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def recipe(no_models: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """README's two files in one folder, used from another folder."""
     place = tmp_path / "mine"
     place.mkdir()
     for name in ("my_team.py", "my_team.yaml"):
         (place / name).write_bytes((QUICKSTART / name).read_bytes())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
-    )
     return place / "my_team.yaml"
 
 
 @pytest.fixture
 def run(recipe: Path) -> Path:
     """The run directory of the pair, with a checkpoint at step 10."""
-    folder = prepare.make_run_directory(prepare.plan_run(recipe, ["marl.task.train_size=40"]), Display())
-    saved = folder / "checkpoints" / "step_10"
-    saved.mkdir(parents=True)
-    config: Any = OmegaConf.load(folder / "config.yaml")
-    (saved / "team.json").write_text(json.dumps({**describe(config, 10), "files": {}}))
+    folder = made_run(recipe, 10, "marl.task.train_size=40")
     plugins.use_files([])
     return folder
 

@@ -91,7 +91,7 @@ def test_a_broken_plugin_is_a_warning_until_a_name_is_missing(install: Install, 
     (source,) = found.broken
     assert source.plugin == "puzzles"
     assert found.get("tasks", "inventory")
-    assert found.names("tasks") == plugins.discover("").names("tasks") or "plan-path" in found.names("tasks")
+    assert "plan-path" in found.names("tasks")
     with pytest.raises(MarlError) as error:
         found.get("tasks", "rubik")
     for part in ["unknown task 'rubik'", "cannot be loaded", "puzzles 1.2", "plugin 'puzzles'", *message]:

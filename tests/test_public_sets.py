@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from marl_verl_math.tasks import MathTasks
+from marl_verl_search.tasks import SearchTasks
 
 from marl_verl.errors import MarlError
 from marl_verl.options import build
@@ -52,22 +54,26 @@ def test_a_local_file_in_the_columns_of_the_set(tmp_path: Path, name: str) -> No
     assert tasks[0].id == task_id("quiz", " 0  + 1? ")
 
 
+NO_PAIRS = {"question": "?", "answer": "a", "context": {"title": ["a"], "sentences": []}}
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("tasks", "row", "message"),
     [
-        (
-            "t.jsonl",
-            '{"question": "a", "answer": 1}\n{"question": "b", "anser": 1}',
-            "row 2 has no field 'answer': did",
-        ),
-        ("t.jsonl", '{"question": ["a"], "answer": 1}', "row 1: field 'question' must be a text, got ['a']"),
+        (QUIZ, {"question": "b", "anser": 1}, "row 1 has no field 'answer': did"),
+        (QUIZ, {"question": ["a"], "answer": 1}, "row 1: field 'question' must be a text, got ['a']"),
+        (MathTasks(train="dapo-math-17k"), {"prompt": "?", "reward_model": {}}, "has no field 'ground_truth'"),
+        (MathTasks(train="olympiadbench"), {"question": "?", "final_answer": []}, "must be a text, or a list"),
+        (SearchTasks(train="nq"), {"question": "?"}, "row 1 has no field 'golden_answers' or 'answer'"),
+        (SearchTasks(train="hotpotqa"), NO_PAIRS, "must have pairs of a title and a list"),
     ],
 )
-def test_a_malformed_file_raises_with_row_and_field(tmp_path: Path, name: str, content: str, message: str) -> None:
-    (tmp_path / name).write_text(content)
+def test_a_malformed_row_is_an_error_with_file_and_field(
+    tmp_path: Path, tasks: PublicTasks, row: dict[str, Any], message: str
+) -> None:
     with pytest.raises(MarlError) as error:
-        QUIZ.read(tmp_path / name, "train")
-    assert str(tmp_path / name) in str(error.value)
+        tasks.read(written(tmp_path / "t.jsonl", [row]), "train")
+    assert str(tmp_path / "t.jsonl") in str(error.value)
     assert message in str(error.value)
 
 

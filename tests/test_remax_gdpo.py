@@ -173,19 +173,16 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 def test_parts_of_a_score_become_components_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(SCORE)
     plugins.use_files([read_file("reward/mine.py", tmp_path / "mine.py")])
-    try:
-        tasks = FunctionScored(function="mine.py:compute_score")
-        keys = ("format_reward", "accuracy_reward")
-        score = tasks.score(TASK, "g")
-        with pytest.raises(MarlError, match=r"no part 'acuracy_reward', .*: did you mean 'accuracy_reward'"):
-            score_parts(score, ("acuracy_reward",))
-        with pytest.raises(MarlError, match=r"no part 'format_reward', .*: it is 0\.0"):
-            score_parts(0.0, keys)
-        parts = WorkerContext(TaskContext(Checked(), tasks, AGENTS, parts=keys), {"p": Server("g")}, 0)
-        parts.task_context.rewards.update(helpful=lambda *_: 1.0)  # type: ignore[attr-defined]
-        sample = asyncio.run(GreedyBaseline(1).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))
-    finally:
-        plugins.use_files([])
+    tasks = FunctionScored(function="mine.py:compute_score")
+    keys = ("format_reward", "accuracy_reward")
+    score = tasks.score(TASK, "g")
+    with pytest.raises(MarlError, match=r"no part 'acuracy_reward', .*: did you mean 'accuracy_reward'"):
+        score_parts(score, ("acuracy_reward",))
+    with pytest.raises(MarlError, match=r"no part 'format_reward', .*: it is 0\.0"):
+        score_parts(0.0, keys)
+    parts = WorkerContext(TaskContext(Checked(), tasks, AGENTS, parts=keys), {"p": Server("g")}, 0)
+    parts.task_context.rewards.update(helpful=lambda *_: 1.0)  # type: ignore[attr-defined]
+    sample = asyncio.run(GreedyBaseline(1).sample(PolicySamplingContext(parts, TASK, "u", 1, None)))
     assert {turn.agent for turn in sample.turns} == {"solver", "judge"}
     assert all(turn.rewards.items() >= {"format_reward": 1.0, "accuracy_reward": 2.0}.items() for turn in sample.turns)
     assert all(turn.team_reward == 3.0 for turn in sample.turns)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,10 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 
 @pytest.fixture(autouse=True)
-def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "my_reward.py").write_text(REWARDS)
     monkeypatch.chdir(tmp_path)
-    yield
-    plugins.use_files([])
 
 
 def config(**task: Any) -> Any:
@@ -112,7 +109,7 @@ def test_a_function_that_returns_no_number_is_refused_by_the_dry_run(
 
 @pytest.mark.slow
 def test_a_run_copies_the_file_and_keeps_its_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    no_models: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "mine" / "team.yaml"
     recipe.write_text(RECIPE.read_text())
@@ -121,9 +118,6 @@ def test_a_run_copies_the_file_and_keeps_its_function(
     assert "task    inventory, scored by my_reward.py:compute_score (" in capsys.readouterr().out
     assert main(["train", str(recipe), "--dry-run", "marl.task.reward=my_reward.py:two"]) == 2
     assert "reward function 'my_reward.py:two' must be " in capsys.readouterr().err
-    monkeypatch.setattr(
-        "marl_verl_tiny.model.ensure_all", lambda specs, progress: [Path("/cache") / s.agents[0] for s in specs]
-    )
     run = prepare.make_run_directory(prepare.plan_run(recipe, [reward, "marl.task.train_size=40"]), Display())
     assert (run / "plugins" / "reward" / "my_reward.py").read_text() == REWARDS
     (tmp_path / "mine" / "my_reward.py").unlink()

@@ -55,16 +55,13 @@ TEAMS: dict[str, tuple[Task, dict[str, Any], dict[str, list[float]], str]] = {
 def test_a_team_is_replayable_and_rewarded_for_its_part(name: str) -> None:
     task, replies, roles, last_seen = TEAMS[name]
     plugins.use_files(one_file.read_files([FOLDER / f"{name}.py"]))
-    try:
-        marl: Any = OmegaConf.load(FOLDER / f"{name}.yaml").marl
-        parts, policy = plugins.load(), ScriptedPolicy(replies)
-        workflow, tasks = parts.get("workflows", marl.workflow.name)(), parts.get("tasks", marl.task.name)()
-        run = check_workflow(workflow, task, policy, seconds=300)
-        assert run.turns[-1][0].observation[-1]["content"] == last_seen
-        rewards = {agent: parts.get("rewards", marl.agents[agent].reward) for agent in roles}
-        context = ScriptedContext(workflow, task, policy, tasks=tasks, rewards=rewards)
-        (episode,) = asyncio.run(Independent(1).sample(context)).episodes
-        assert episode.score == 1.0
-        assert roles == {agent: [t.rewards["role"] for t in episode.turns if t.agent == agent] for agent in roles}
-    finally:
-        plugins.use_files([])
+    marl: Any = OmegaConf.load(FOLDER / f"{name}.yaml").marl
+    parts, policy = plugins.load(), ScriptedPolicy(replies)
+    workflow, tasks = parts.get("workflows", marl.workflow.name)(), parts.get("tasks", marl.task.name)()
+    run = check_workflow(workflow, task, policy, seconds=300)
+    assert run.turns[-1][0].observation[-1]["content"] == last_seen
+    rewards = {agent: parts.get("rewards", marl.agents[agent].reward) for agent in roles}
+    context = ScriptedContext(workflow, task, policy, tasks=tasks, rewards=rewards)
+    (episode,) = asyncio.run(Independent(1).sample(context)).episodes
+    assert episode.score == 1.0
+    assert roles == {agent: [t.rewards["role"] for t in episode.turns if t.agent == agent] for agent in roles}

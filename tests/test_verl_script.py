@@ -14,7 +14,7 @@ import pytest
 from marl_verl_tiny import factory
 from marl_verl_tiny.model import Shape
 
-from marl_verl import main_ppo, plugins
+from marl_verl import main_ppo
 from marl_verl.api import _plan
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.config.verl_script import translate
@@ -90,10 +90,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
-    yield
-    plugins.use_files([])
 
 
 def planned(script: str, *more: str) -> Any:

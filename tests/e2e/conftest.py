@@ -21,6 +21,7 @@ from marl_verl_testing.real import LIMIT, Finished, resume
 
 from tests.e2e import killer
 from tests.five import RECIPE
+from tests.served import turns
 from tests.sites import add_distribution, python_path
 
 __all__ = ["LIMIT", "Finished", "resume"]
@@ -140,14 +141,7 @@ def recorded(run: Finished) -> dict[str, Any]:
 
 def actions(run: Finished, step: int) -> dict[str, tuple[str, Any]]:
     """Row -> the text of its action and how many tokens it has, in a step."""
-    texts = {}
-    for line in (run.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()[1:]:
-        episode = json.loads(line)
-        for record in episode.get("journal", {}).get("records", []):
-            if "row" in record:
-                key = f"{episode['uid']}_{record['row']['session']}_{record['row']['index']}"
-                texts[key] = (record["action"]["text"], record["action"].get("tokens"))
-    return texts
+    return {key: (record["action"]["text"], record["action"].get("tokens")) for key, record in turns(run, step)}
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 The actions of step 2 were sampled by both servers with the weights of checkpoint 1, which both ranks have saved.
 """
 
-import json
 import os
 import secrets
 import subprocess
@@ -20,7 +19,7 @@ import torch
 from marl_verl_testing.real import command
 
 from tests.e2e.conftest import Finished, long, my_team, resume, train
-from tests.served import acts_of, gaps
+from tests.served import acts_of, gaps, turns
 from tests.weights import change
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]  # tests/test_ranks.py compares two ranks with one
@@ -86,15 +85,9 @@ def test_every_task_of_both_rollout_workers_is_learnt_from_once(ranks: Finished)
     servers = [line for line in log.splitlines() if line.startswith("LLMServerManager: [")]
     assert [line.count(":") - 1 for line in servers] == [2, 2]  # addresses of each policy's servers
     for step, line in enumerate(ranks.lines("train/success"), start=1):
-        keys = [
-            (episode["uid"], record["row"]["session"], record["row"]["index"])
-            for text in (ranks.folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()[1:]
-            for episode in [json.loads(text)]
-            for record in episode["journal"]["records"]
-            if "row" in record
-        ]
+        keys = [key for key, _ in turns(ranks, step)]
         assert len(keys) == len(set(keys)) == 2 * 8 * 8
-        assert {uid for uid, *_ in keys} == {f"s{step}t{task:05d}" for task in range(8)}
+        assert {key.split("_")[0] for key in keys} == {f"s{step}t{task:05d}" for task in range(8)}
         assert line["train/episodes"] == 64
         assert all(line[f"policy/{name}/grad_norm"] >= 0 for name in POLICIES)
 

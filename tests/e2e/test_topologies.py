@@ -10,6 +10,7 @@ import pytest
 
 from tests.e2e.conftest import WithPlugin
 from tests.five import STOP, acts
+from tests.served import turns_of
 
 pytestmark = pytest.mark.e2e
 
@@ -40,19 +41,12 @@ class Seen:
             lines = (folder / "journals" / f"step_{step:05d}.jsonl").read_text().splitlines()
             episodes = [json.loads(line) for line in lines[1:]]
             self.tasks[step] = [episode["task"]["data"]["digits"] for episode in episodes]
-            self.turns[step] = dict(turn for episode in episodes for turn in keyed(episode))
+            stored = [turn for episode in episodes for turn in turns_of(episode)]
+            self.turns[step] = {key: (record["row"], record["action"]) for key, record in stored}
 
     def learnt(self, step: int, policy: str) -> list[dict[str, Any]]:
         """The rows that a policy's training workers were given in a step, without padding."""
         return [row for row in self.lessons if (row["step"], row["policy"]) == (step, policy) and not row["padding"]]
-
-
-def keyed(episode: dict[str, Any]) -> list[tuple[str, tuple[dict[str, Any], dict[str, Any]]]]:
-    """(row key, (row, action)) of an episode's turns."""
-    acts = [record for record in episode["journal"]["records"] if "row" in record]
-    return [
-        (f"{episode['uid']}_{act['row']['session']}_{act['row']['index']}", (act["row"], act["action"])) for act in acts
-    ]
 
 
 @pytest.fixture(scope="module")

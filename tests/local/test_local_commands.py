@@ -1,16 +1,15 @@
 """The commands that read a run directory, on one that was trained in this process."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from marl_verl_testing.real import Finished, rows
+from marl_verl_testing.real import Finished
 
 from marl_verl import evaluate, load_run
 from marl_verl.episode import Episode
-from tests.local.training import INVENTORY, episodes, train
+from tests.local.training import INVENTORY, train
 from tests.served import answers
 
 pytest.importorskip("verl")
@@ -22,21 +21,6 @@ POLICIES = ("holder", "asker")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return train(tmp_path_factory.mktemp("runs") / "run", INVENTORY, "trainer.save_freq=1", steps=2)
-
-
-def test_explain(run: Finished, command: Callable[..., str]) -> None:
-    records = json.loads(command("explain", run.folder, "--step", "2", "--json"))
-    keys = {f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 2)}
-    assert {record["key"] for record in records} == keys
-    assert f"row {min(keys)}" in command("explain", run.folder, "--step", "2", "--row", min(keys))
-
-
-def test_replay(run: Finished, command: Callable[..., str]) -> None:
-    listed = re.search(r"\bs2t\d+_\S+", command("replay", run.folder))
-    assert listed
-    journal = run.folder / "journals" / "step_00002.jsonl"
-    score = next(e["score"] for e in episodes(run, 2) if e.get("id") == listed[0])
-    assert f"\nscore {score:g}, " in command("replay", journal, "--episode", listed[0])
 
 
 def test_an_act_edited_to_its_own_text_changes_nothing(run: Finished) -> None:

@@ -92,20 +92,17 @@ class Steps(Workflow):
             answer = (await team["asker"].act("message 1 2 3 4 index 2")).text
         return answer
 
-def varied(task, turn, episode):
-    return sum(turn.action.response_ids) % 7 / 7
-
 @hookimpl
 def marl_register(registry):
     registry.workflow("steps", Steps)
-    registry.reward("varied", varied)
 """
 
 
 def test_steps_from_one_observation_are_compared(tmp_path: Path) -> None:
     """By gigpo, whose steps have rewards of their own."""
     (tmp_path / "steps.py").write_text(STEPS)
-    alone = (f"marl.plugins=[{tmp_path / 'steps.py'}]", "marl.workflow.name=steps", "~marl.agents.holder")
+    files = f"{tmp_path / 'steps.py'},{Path(__file__).parents[1] / 'e2e' / 'talk.py'}"
+    alone = (f"marl.plugins=[{files}]", "marl.workflow.name=steps", "~marl.agents.holder")
     options = (
         "marl.algorithm.name=gigpo",
         "marl.algorithm.options.advantage.step=role",

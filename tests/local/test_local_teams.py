@@ -14,6 +14,7 @@ from tests.chat_server import Reply, completion, models, serving
 from tests.e2e.all_frameworks import TEAMS, framework
 from tests.e2e.conftest import recorded
 from tests.local.training import INVENTORY, RECIPES, check, episodes, train
+from tests.served import turns_of
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -66,10 +67,9 @@ def test_every_kind_of_policy_in_one_team(tmp_path: Path, lessons: Lessons) -> N
     for step in (1, 2, 3):
         sampled: dict[str, tuple[str, dict[str, Any]]] = {}
         for episode in episodes(run, step):
-            turns = [record for record in episode["journal"]["records"] if "row" in record]
-            assert Counter(record["agent"] for record in turns) == five.acts(episode["task"]["data"]["digits"])
-            for record in turns:
-                key = f"{episode['uid']}_{record['row']['session']}_{record['row']['index']}"
+            turns = turns_of(episode)
+            assert Counter(record["agent"] for _, record in turns) == five.acts(episode["task"]["data"]["digits"])
+            for key, record in turns:
                 assert record["row"]["policy"] == POLICY[record["agent"]]
                 sampled[key] = (record["row"]["policy"], record["action"])
                 if stop := five.STOP.get(record["agent"]):

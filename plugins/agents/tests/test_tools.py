@@ -1,6 +1,5 @@
 """Tools of frameworks: recorded functions, MCP servers and sandboxed Python."""
 
-import asyncio
 import inspect
 import sys
 from pathlib import Path
@@ -9,14 +8,10 @@ from typing import Any, get_type_hints
 import pytest
 from marl_verl_agents import recorded_tool
 from marl_verl_agents.tools import McpError
-from marl_verl_testing import ScriptedPolicy
-from marl_verl_testing.scripted import ScriptedContext
 from pydantic import BaseModel
 
-from marl_verl.algo.sampling import drive
-from marl_verl.episode import Run, replay
 from marl_verl.episode.journal import CallRecord
-from plugins.agents.tests.test_openai_clients import TASK, Does
+from plugins.agents.tests.test_openai_clients import answers
 
 RAN: list[Any] = []
 SERVER = """
@@ -55,23 +50,6 @@ async def shift(point: Point, *, by: int) -> int:
     return point.x + by
 
 
-def run(do: Any) -> Run:
-    """A run, after a strict replay that makes no call."""
-
-    async def go() -> Run:
-        policy = ScriptedPolicy({"solver": "4"})
-        context = ScriptedContext(Does(do), TASK, policy)
-        async with Run(Does(do), TASK, policy.agents) as first:
-            await drive(first, lambda act: context.act(act, 0))
-        ran = len(RAN)
-        again = await replay(Does(do), TASK, policy.agents, first.journal)
-        assert (again.answer, len(RAN)) == (first.answer, ran)
-        return first
-
-    RAN.clear()
-    return asyncio.run(go())
-
-
 def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
     async def do(team: Any) -> Any:
         await team["solver"].act("q")
@@ -85,8 +63,10 @@ def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
                 await tool(**wrong)
         return found
 
-    first = run(do)
+    RAN.clear()
+    first = answers(do)
     assert first.answer == [2, 3, 5]
+    assert len(RAN) == 4  # each call once: the replay made none
     calls = first.journal.calls()
     assert [(call.agent, call.function, call.arguments) for call in calls] == [
         (None, "plugins.agents.tests.test_tools:add", '[{"a": 1, "b": 1}]'),
@@ -126,7 +106,7 @@ def uses(server: Any) -> Any:
 @pytest.mark.slow
 def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
     log = script.parent / "log"
-    first = run(uses([sys.executable, str(script), str(log)]))
+    first = answers(uses([sys.executable, str(script), str(log)]))
     assert first.answer == ["add", "5", True]
     assert log.read_text() == "2 3\n-1 1\n"  # once: the replay started no server
     tools = first.turns[0][0].parameters["tools"][0]["function"]  # type: ignore[index]

@@ -1,7 +1,8 @@
-"""What the released code of AT-GRPO does wrong, by its own paper, and we do not; and that baselines are other methods.
+"""AT-GRPO's baselines are other methods, its filter of groups, and its tree on mathematics.
 
-The faults: groups that mix problems (the task's index divided by the sample count), one reward for all candidates of
-the second agent, a state that stays at the first turn's winner, and a "GRPO baseline" that is AT-GRPO.
+The released code has faults by its own paper: groups that mix problems (`test_algorithms.py` compares with the
+reference), one reward for all candidates of the second agent and a state that stays at the first turn's winner
+(`test_greedy_tree.py`), and a "GRPO baseline" that is AT-GRPO (here).
 """
 
 import asyncio
@@ -11,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_games import log
-from marl_verl_games.game import executed
-from marl_verl_games.plan_path import WORDS, PathGame
+from marl_verl_games.plan_path import WORDS
 from marl_verl_games.tiny_plan_path import EXECUTOR, PLANNER, PlannerExecutor, TinyPlanPath, at_plan_path
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
@@ -25,7 +24,7 @@ from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Independent, Sample, Sampler
-from marl_verl.episode import Act, Turn
+from marl_verl.episode import Act
 
 K = 8
 TASKS = TinyPlanPath()
@@ -51,61 +50,8 @@ def problems() -> list[Task]:
     return TASKS.generate("train", 4, 3)
 
 
-@pytest.fixture(scope="module")
-def trees(problems: list[Task]) -> list[Sample]:
-    mix = algorithm("at-grpo", **OPTIONS).rewards
-    return [sampled(task, GreedyTree(K), mix) for task in problems]
-
-
 def table(samples: list[Sample]) -> RowTable:
     return RowTable.from_rows([row(turn) for sample in samples for turn in sample.turns])
-
-
-def test_a_group_is_one_problem_one_turn_one_agent_and_one_state(trees: list[Sample]) -> None:
-    turns = [turn for sample in trees for turn in sample.turns]
-    found = algorithm("at-grpo", **OPTIONS).compute(table(trees))
-    for one in range(len(turns)):
-        group = [turns[other] for other in found.members(one)]
-        assert len(group) == K
-        assert len({(turn.uid, turn.turn, turn.agent, turn.parent) for turn in group}) == 1
-        assert len({str(turn.observation) for turn in group}) == 1
-        rewards = np.array([turn.rewards["team"] + turn.rewards["role"] for turn in group])
-        expected = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
-        assert found.advantage[one] == pytest.approx(expected[group.index(turns[one])], abs=1e-9)
-    assert len(set(found.group)) == len(turns) / K
-
-
-def test_the_second_agents_candidates_have_rewards_of_their_own(trees: list[Sample]) -> None:
-    different = 0
-    for sample in trees:
-        for turn in sample.turns:
-            if turn.agent == EXECUTOR:
-                same = [t for t in sample.turns if (t.agent, t.turn) == (EXECUTOR, turn.turn)]
-                by_text: dict[str, set[float]] = {}
-                for each in same:
-                    by_text.setdefault(each.action.text, set()).add(each.rewards["role"])
-                assert all(len(rewards) == 1 for rewards in by_text.values())
-                different += len({each.rewards["role"] for each in same}) > 1
-    assert different
-
-
-def test_the_state_moves_on_with_the_best_candidate(problems: list[Task], trees: list[Sample]) -> None:
-    moved = 0
-    for task, sample in zip(problems, trees, strict=True):
-        (episode,) = sample.episodes
-        lines, start = log.read(episode.answer), PathGame.of(task)
-        for turn in episode.turns:
-            beside = [each for each in sample.turns if (each.agent, each.turn) == (turn.agent, turn.turn)]
-            assert sum(turn.rewards.values()) == max(sum(each.rewards.values()) for each in beside)
-            if turn.agent == PLANNER:
-                at = executed(start, lines[: 2 * turn.turn]).game.cell
-                assert shown_to(turn).startswith(f"at {at} ")
-                moved += at != task.data["start"]
-    assert moved >= len(problems)
-
-
-def shown_to(turn: Turn) -> str:
-    return turn.observation[-1]["content"]
 
 
 def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:

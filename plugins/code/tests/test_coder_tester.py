@@ -9,9 +9,12 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
-from marl_verl_code.coder_tester import CoderTester, coder_reward
+from marl_verl_code.coder_tester import CoderTester, coder_reward, written
 from marl_verl_code.cooperation import patterns
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow
+from marl_verl_code.small_programs import SIGNS, SmallPrograms, TinyCoderTester, fenced
+from marl_verl_code.small_programs import program as small_program
+from marl_verl_sandbox import program_in
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
@@ -48,20 +51,6 @@ def scripted(coder: Any, tester: Any, task: Task = TASK, turns: int = 1) -> Scri
 def rewarded(coder: str, tester: str, task: Task = TASK) -> dict[str, float]:
     (episode,) = asyncio.run(Independent(episodes=1).sample(scripted(coder, tester, task))).episodes
     return {turn.agent: turn.rewards["role"] for turn in episode.turns}
-
-
-@pytest.mark.parametrize(
-    ("coder", "tester", "expected"),
-    [
-        (RIGHT, GOOD, (2.0, 2.0)),
-        (SQUARE, GOOD, (4 / 3, 1 + 2 / 3)),
-        (RIGHT, "no tests", (2.0, 1.0)),
-        (f"{SQUARE}\n{RIGHT}\n```\n4\n```", GOOD, (2.0, 2.0)),
-        (program("print(2 * int(input()))\nraise ValueError"), GOOD, (0.0, 1.0)),
-    ],
-)
-def test_both_role_rewards(coder: str, tester: str, expected: tuple[float, float]) -> None:
-    assert rewarded(coder, tester) == pytest.approx(dict(zip(("coder", "tester"), expected, strict=True)))
 
 
 def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
@@ -126,3 +115,31 @@ def test_a_run_reports_the_pass_rate_and_a_failed_measure_does_not_end_it() -> N
         report = Report("u", "t")
         asyncio.run(made._fill(report, sample))
         assert (report.measures, len(report.turns)) == (measures, 4)
+
+
+# Small programs, for tiny models
+
+
+SMALL = SmallPrograms(seconds=20)
+
+
+def test_demonstrations_are_of_training_tasks_and_good_ones_pass() -> None:
+    held = {task.prompt for task in SMALL.generate("test", 20, 0)}
+    for good in (1.0, 0.0):
+        for seen, said in SMALL.demonstrations("coder", 40, 0, good):
+            word, number = seen.split()[:2]
+            assert f"{word} {number}" not in held
+            assert (program_in(said) == small_program(word, number)) == bool(good)
+        for seen, said in SMALL.demonstrations("tester", 40, 0, good):
+            word, number = seen.split()[:2]
+            ((given, output),) = [(each["input"], each["output"]) for each in written(said)]
+            assert (eval(f"{given} {SIGNS[word]} {number}") == int(output)) == bool(good)
+
+
+def test_the_tiny_workflow() -> None:
+    (task,) = SMALL.generate("train", 1, 3)
+    tests = fenced("json", '[{"input": "0", "output": "no number"}]')
+    policy = ScriptedPolicy({"coder": fenced("python", task.data["solution"]), "tester": tests})
+    run = check_workflow(TinyCoderTester(turns=2), task, policy)
+    assert [shown(act) for act, _ in run.turns] == [task.prompt] * 2 + [f"{task.prompt} failed 0"] * 2
+    assert asyncio.run(SMALL.score(task, run.answer)) == 1.0

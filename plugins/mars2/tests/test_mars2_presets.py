@@ -1,20 +1,12 @@
 """The presets, and the advantages of the paper's baselines on the same rows."""
 
-import asyncio
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_code.refine_code import RefineCode
 from marl_verl_mars2.algorithm import Shaped, shaped
-from marl_verl_mars2.tree_search import TreeSearch
-from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import Rows, algorithm, row, trees
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.sampling import Candidate
-from marl_verl.episode import Act
-from plugins.code.tests.test_code_tests import DOUBLE, RIGHT, SQUARE, TASKS, fenced
 from tests.batches import compute
 
 
@@ -44,20 +36,3 @@ def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping
     np.testing.assert_allclose(result.ret, 1.0 + penalty)
     assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
     np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare
-
-
-# A tree of programs: code tasks under `tree-search`
-
-
-def test_a_tree_of_programs_is_searched_and_scored() -> None:
-    def fixes(act: Act, session: int, candidate: Candidate) -> str:
-        return fenced(RIGHT if "An attempt at this problem" in act.observation[0]["content"] else SQUARE)
-
-    policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fixes})
-    context = ScriptedContext(RefineCode(rounds=2), DOUBLE, policy, tasks=TASKS)
-    found = asyncio.run(TreeSearch(8, arms=["a", "b"]).sample(context))
-    assert len(found.turns) == 8
-    refined = [turn for turn in found.turns if turn.agent == "b" and turn.parent is not None]
-    assert refined
-    assert {turn.rewards["team"] for turn in refined} == {1.0}
-    assert {turn.rewards["team"] for turn in found.turns if turn not in refined} == {0.0}

@@ -50,22 +50,6 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], probl
     assert (task.prompt, task.data) == (problem, {"answer": answer})
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "message"),
-    [
-        ("dapo-math-17k", {"prompt": "?", "reward_model": {}}, "field 'reward_model' has no field 'ground_truth'"),
-        ("olympiadbench", {"question": "?", "final_answer": []}, "field 'final_answer' must be a text, or a list"),
-    ],
-)
-def test_a_row_of_another_form(tmp_path: Path, name: str, row: dict[str, Any], message: str) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(row))
-    with pytest.raises(MarlError) as error:
-        MathTasks(test=name).read(path, "test")
-    assert str(path) in str(error.value)
-    assert message in str(error.value)
-
-
 def test_problems_with_images_and_proofs_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     image = {**OLYMPIAD, "question": "Figure?", "image_1": {"bytes": ""}}

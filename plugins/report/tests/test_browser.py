@@ -1,16 +1,18 @@
-"""The report in a real Chromium: no errors, filters, the step slider, trees, widths, colours, the keyboard.
+"""Report and watch in a real Chromium: no errors, filters, the step slider, trees, widths, colours, the keyboard.
 
 These tests are skipped where no Chromium is installed; tests/test_report_command.py checks the content without one.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from marl_verl.cli.main import main
-from tests.browser import Page, needs_chromium
-from tests.run_folder import PLANTED, run_folder
+from marl_verl.run.run_dir import RunDir, locked
+from tests.browser import Page, needs_chromium, watched
+from tests.run_folder import PLANTED, run_folder, team_of, write_step
 
 pytestmark = [needs_chromium, pytest.mark.slow]
 
@@ -87,3 +89,46 @@ def test_the_episodes_of_a_search_are_one_tree(page: Page) -> None:
       return [roots.length, nodes.map((node) => [node.turns[0].node, node.turns.length, node.chosen])];
     })()""")
     assert found == [1, [["1", 1, True], ["2", 1, False], ["3", 1, True]]]
+
+
+# `marl-verl watch`: runs that resume, stop or are damaged
+
+
+STATUS = "document.querySelector('#status').innerText"
+COUNT = "document.querySelector('#count').innerText"
+READY = f"!{STATUS}.startsWith('marl-verl')"  # the first event
+STEP = "document.querySelector('#f-step-text').innerText"
+
+
+@pytest.mark.parametrize("follow", ["yes", ""])
+def test_a_repeated_step_is_shown_anew(page: Page, tmp_path: Path, follow: str) -> None:
+    folder = run_folder(tmp_path / "run", steps=3)
+    run, team = RunDir(folder), team_of(("scout", "mover"))
+    with watched(page, folder, READY):
+        page.wait(f"{COUNT}.startsWith('3 of 3')")
+        page.set("#f-follow", follow)
+        run.forget_after(2)
+        page.wait(f"{STEP}.startsWith('2 (2 of 2')")
+        write_step(run, team, 3, 5)
+        page.wait("document.querySelector('#f-step').max === '2'")
+        page.set("#f-step", "2")
+        page.wait(f"{COUNT}.startsWith('9 of 9')")
+        write_step(run, team, 3, 4)  # replaced between two looks at the run directory
+        starts = json.loads((folder / "starts.json").read_text())
+        (folder / "starts.json").write_text(json.dumps([*starts, {"arguments": ["--resume", "run"]}]))
+        page.wait(f"{COUNT}.startsWith('7 of 7')")
+
+
+def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
+    """No watched file changes when it crashes."""
+    folder = run_folder(tmp_path / "run", steps=3)
+    message = f"Stopped at step 3 of 3, see {folder}/train.log. No checkpoint was saved yet: start a new run"
+    with locked(folder), watched(page, folder, READY):
+        page.wait(f"{STATUS}.startsWith('Live')")
+        (folder / ".lock").rename(folder / "lock")
+        page.wait(f"{STATUS} === '{message}'")
+        assert page.text("#runs .error") == message
+        (folder / "lock").rename(folder / ".lock")
+        page.wait(f"{STATUS}.startsWith('Live')")
+        (folder / "summary.json").write_text("{}")
+        page.wait(f"{STATUS} === 'The run has finished.'")

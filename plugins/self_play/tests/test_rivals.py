@@ -19,10 +19,10 @@ from marl_verl_self_play.proposer_solver import (
     solver_correct,
 )
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
 from marl_verl_testing.rows import row
 
-from marl_verl import Episode, MarlError, Task, TaskSet, Workflow, plugins
+from marl_verl import Episode, MarlError, Task, TaskSet, Workflow
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
@@ -129,30 +129,6 @@ def test_debaters_cannot_forge_evidence_and_no_verdict_is_a_draw(pro: str) -> No
     assert run.invalid == {("pro", "0"): why, ("con", "0"): why, ("judge", "0"): "not one of A, B"}
     assert run.answer["text"] == "? ? ? ? ?: None"
     assert MajorityDebate().score(SHOWN, run.answer) == {"pro": 0.0, "con": 0.0}
-
-
-# Samplers
-
-SCENES: dict[str, tuple[Workflow, Task, TaskSet, dict[str, str]]] = {
-    "proposer-solver": (ProposerSolver(attempts=2), BEGINS, ProposedArithmetic(), RIVALS),
-    "majority-debate": (MajorityDebateGame(), SHOWN, MajorityDebate(), {"pro": "pro", "con": "con"}),
-}
-
-
-@pytest.mark.parametrize("name", SCENES)
-@pytest.mark.parametrize("sampler", plugins.load().names("samplers"))
-def test_every_sampler_works_or_is_refused_for_sides(sampler: str, name: str) -> None:
-    """`tests/test_sides.py` checks the refusal, before a run starts, of those that name a reason."""
-    made = plugins.load().get("samplers", sampler)()
-    if made.one_side is not None:
-        return
-    workflow, task, tasks, sides = SCENES[name]
-
-    def digit(act: Any, session: int, candidate: Any) -> str:
-        return random.Random(repr((act.key, act.observation, session, candidate))).choice("12345")
-
-    policy = ScriptedPolicy({**dict.fromkeys(("solver", "pro", "con"), digit), "proposer": "3 + 4", "judge": "A"})
-    check_sampler(made, workflow, task, policy, tasks=tasks, sides=sides)
 
 
 # Role-conditioned advantages: the recurrence, what survives a checkpoint, and what zero-sum games imply

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pytest
 from marl_verl_sharp.algorithm import SHARP
 from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.ledgers import (
@@ -20,10 +18,9 @@ from marl_verl_sharp.ledgers import (
     PlannerAndWorkers,
     ThreeLedgers,
 )
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, row_of, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Episode
-from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Independent
@@ -117,51 +114,3 @@ def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     silent = team(CREDULOUS, gossip=NOTHING)
     assert credits(SHARP.credit[0], silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
     assert credits(SHARP.credit[0], team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
-
-
-# Rewards and groups, against the baselines
-
-
-def table(method: Algorithm, *policies: ScriptedPolicy) -> tuple[RowTable, list[str]]:
-    """The rows of one task, one session for each policy, and the agent of each row."""
-    turns = []
-    for session, policy in enumerate(policies):
-        context = ScriptedContext(PlannerAndWorkers(), TASK, policy, TASKS, mix=method.rewards)
-        (episode,) = asyncio.run(Independent(1).sample(context)).episodes
-        for credit in method.replay_credits:
-            asyncio.run(credit.assign(context, episode))
-        for turn in episode.turns:
-            turn.session = session
-        turns += episode.turns
-    return RowTable.from_rows([row_of(turn) for turn in turns]), [turn.agent for turn in turns]
-
-
-SESSIONS = (
-    team(WISE),  # right
-    team(CREDULOUS),  # wrong, because of the gossip
-    team(WISE, reader=worker(False)),  # wrong, because of the reader, whose call fails
-    team(CREDULOUS, gossip=NOTHING),  # right, the gossip makes no call
-)
-
-
-def by_session(values: np.ndarray, agents: list[str], agent: str) -> list[float]:
-    """The one value of an agent's turns in each session."""
-    mine = values[[name == agent for name in agents]].reshape(len(SESSIONS), -1)
-    assert (mine == mine[:, :1]).all()
-    return [float(value) for value in mine[:, 0]]
-
-
-def test_the_three_rewards_by_hand() -> None:
-    rows, agents = table(SHARP, *SESSIONS)
-    result = SHARP.compute(rows)
-    wanted = {
-        PLANNER: [0.9 + 0.9 * 0.5 / 3, 0.0, 0.0, 0.9 + 0.9 * 0.5 / 3],
-        READER: [0.9 + 0.9 + 0.1, 0.1, 0.0, 0.9 + 0.9 + 0.1],
-        IDLER: [0.9 + 0.1, 0.1, 0.1, 0.9 + 0.1],
-        GOSSIP: [0.9 + 0.1, -0.9 + 0.1, 0.1, 0.9],
-    }
-    for agent, rewards in wanted.items():
-        assert by_session(result.reward, agents, agent) == pytest.approx(rewards)
-        value = np.array(rewards)
-        advantage = (np.repeat(value, 2) - value.mean()) / (value.std(ddof=1) + 1e-6)
-        np.testing.assert_allclose(result.advantage[[name == agent for name in agents]], advantage)

@@ -59,25 +59,22 @@ def test_a_model_is_converted_once(conversions: list[Path]) -> None:
 
 def test_the_demos_team_is_rewarded_for_right_stories() -> None:
     plugins.use_files(one_file.read_files([RECIPE.with_name("stories.py")]))
-    try:
-        known = plugins.load()
-        tasks = known.get("tasks", "stories")()
-        train, test = (tasks.generate(split, 100, 0) for split in ("train", "test"))
-        assert not {task.id for task in train} & {task.id for task in test}
-        for task in test:
-            first, second = re.findall(r"\d+", task.prompt)
-            sign = "+" if re.search("buys|adds|then", task.prompt) else "-"
-            right = f"{first} {sign} {second}"
-            policy = ScriptedPolicy({"reader": f"{right} =", "calculator": calculate})
-            run = check_workflow(known.get("workflows", "read-and-calculate")(), task, policy)
-            assert tasks.score(task, run.answer) == 1.0
-            assert tasks.score(task, f"{run.answer}0") == 0.0
-            for reward, text in (("right-sum", right), ("right-result", f"{right} = {run.answer}")):
-                for said, wanted in ((text, 1.0), (f"{text}0", 0.0), ("nothing", 0.0)):
-                    turn: Any = SimpleNamespace(action=SimpleNamespace(text=said))
-                    assert known.get("rewards", reward)(task, turn, run) == wanted
-    finally:
-        plugins.use_files([])
+    known = plugins.load()
+    tasks = known.get("tasks", "stories")()
+    train, test = (tasks.generate(split, 100, 0) for split in ("train", "test"))
+    assert not {task.id for task in train} & {task.id for task in test}
+    for task in test:
+        first, second = re.findall(r"\d+", task.prompt)
+        sign = "+" if re.search("buys|adds|then", task.prompt) else "-"
+        right = f"{first} {sign} {second}"
+        policy = ScriptedPolicy({"reader": f"{right} =", "calculator": calculate})
+        run = check_workflow(known.get("workflows", "read-and-calculate")(), task, policy)
+        assert tasks.score(task, run.answer) == 1.0
+        assert tasks.score(task, f"{run.answer}0") == 0.0
+        for reward, text in (("right-sum", right), ("right-result", f"{right} = {run.answer}")):
+            for said, wanted in ((text, 1.0), (f"{text}0", 0.0), ("nothing", 0.0)):
+                turn: Any = SimpleNamespace(action=SimpleNamespace(text=said))
+                assert known.get("rewards", reward)(task, turn, run) == wanted
 
 
 def calculate(act: Act) -> str:
