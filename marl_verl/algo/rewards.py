@@ -92,6 +92,12 @@ def valid_answer(task: Task, turn: Turn, episode: Episode) -> float:
 
 
 @quick
+def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
+    """Role reward: r = 1 if the workflow could use the action, 0 if it marked it as invalid."""
+    return float(turn.invalid is None)
+
+
+@quick
 def returned(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward that the workflow returns with its answer: `{"text": "4", "rewards": {"solver": 0.5}}`; of an
     agent that `rewards` does not name, that of its role, or 0. MarlError without the mapping."""

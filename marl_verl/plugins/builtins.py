@@ -9,6 +9,7 @@ def marl_register(registry: Registry) -> None:
     registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
     registry.workflow("single", "marl_verl.episode.workflow:Single")
     registry.reward("valid-answer", "marl_verl.algo.rewards:valid_answer")
+    registry.reward("legal-move", "marl_verl.algo.rewards:legal_move")
     registry.reward("returned", "marl_verl.algo.rewards:returned")
     registry.sampler("independent", "marl_verl.algo.sampling.sampler:Independent")
     registry.sampler("greedy-baseline", "marl_verl.algo.sampling.sampler:GreedyBaseline")

@@ -22,11 +22,9 @@ from marl_verl.options import Options
 F = TypeVar("F", bound=Callable[..., Any])
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
-SET = "set"
-"""Name in a task's `data` of the public set that it is from: held-out success is also reported for each."""
+SET = "set"  # in a task's `data`: the public set that it is from; held-out success is also reported for each
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
-ROW = "reward_model"
-"""What only rows of verl's form have."""
+ROW = "reward_model"  # what only rows of verl's form have
 ANSWERS = (ROW, "answer", "answers", "solution", "aliases")
 BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files
 

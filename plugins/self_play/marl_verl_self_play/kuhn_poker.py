@@ -6,9 +6,9 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl_verl import Episode, Task, TaskSet, Turn, Workflow
+from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Team
-from marl_verl.tasks import Split, quick
+from marl_verl.tasks import Split
 from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, equilibrium, legal_moves, payoff
 
 PLAYERS = ("first", "second")
@@ -99,12 +99,6 @@ class KuhnPokerGame(Workflow):
         won = float(payoff(cards, history))
         rewards = dict(zip(seats, (won, -won), strict=True))
         return {"text": f"{' '.join(cards)}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
-
-
-@quick
-def legal_move(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward: r = 1 if the workflow did not mark the action as invalid, else 0. For every game with such marks."""
-    return float(turn.invalid is None)
 
 
 def observation(card: str, history: str) -> str:

@@ -6,7 +6,6 @@ from marl_verl.plugins import Registry, hookimpl
 @hookimpl
 def marl_register(registry: Registry) -> None:
     registry.task("kuhn-poker", "marl_verl_self_play.kuhn_poker:KuhnPoker")
-    registry.reward("legal-move", "marl_verl_self_play.kuhn_poker:legal_move")
     registry.script("kuhn-equilibrium", "marl_verl_self_play.kuhn_poker:kuhn_equilibrium")
     registry.workflow("kuhn-poker", "marl_verl_self_play.kuhn_poker:KuhnPokerGame")
     registry.task("proposed-arithmetic", "marl_verl_self_play.proposer_solver:ProposedArithmetic")

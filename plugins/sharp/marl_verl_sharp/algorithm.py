@@ -6,12 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from marl_verl import Episode, Task, Turn
 from marl_verl.algo.advantage import AGENT, Advantage, AdvantageResult, FloatArray, IntArray, RowTable, combine
 from marl_verl.algo.algorithms import Algorithm, Metric, PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
 from marl_verl.errors import MarlError, unknown
-from marl_verl.tasks import quick
 from marl_verl_sharp.counterfactual import Counterfactual
 
 
@@ -137,10 +135,3 @@ def sharp(rows: PlainRows) -> list[float]:
 
 
 REFERENCES = {"sharp": sharp}
-
-
-@quick
-def sharp_format(task: Task, turn: Turn, episode: Episode) -> float:
-    """Role reward `sharp-format`, 0 or 1: 1 if the workflow could use the action, 0 if it marked it as invalid. Of
-    MATPO, the multi-agent baseline of SHARP: R = 0.9 accuracy + 0.1 format."""
-    return float(turn.invalid is None)
