@@ -10,7 +10,6 @@ import shlex
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
@@ -74,14 +73,14 @@ def train(
     from marl_verl.run.run_dir import locked
 
     with alone():
-        begun, display = time.time(), Display.of(progress)
+        display = Display.of(progress)
         plan = planned(display, recipe, _lines(overrides, backend), plugins, resume, dry_run)
         if dry_run:
             return Run(plan.folder)
         with locked(plan.folder if plan.resumed else make_run_directory(plan, display)) as lock:
             if plan.resumed:
                 make_run_directory(plan, display)
-            return trained(plan.folder, plan.resolved, display, begun, lock)
+            return trained(plan.folder, plan.resolved, display, lock)
 
 
 def planned(display: "Display", *arguments: Any) -> "Plan":
@@ -95,12 +94,12 @@ def planned(display: "Display", *arguments: Any) -> "Plan":
     return plan
 
 
-def trained(folder: Path, config: "DictConfig", display: "Display", begun: float, lock: int) -> Run:
+def trained(folder: Path, config: "DictConfig", display: "Display", lock: int) -> Run:
     """The last part of `train`: work on a run directory with a resolved config, while its `locked` is held."""
     from marl_verl.run.supervisor import start
 
     display.print(f"run {folder}, log {folder / 'train.log'}")
-    start("marl_verl.trainer.run:train", folder, config, display, begun, lock)
+    start("marl_verl.trainer.run:train", folder, config, display, lock)
     _show_summary(folder, display)
     return Run(folder)
 
@@ -182,7 +181,7 @@ def evaluate(
     from marl_verl.run.run_dir import locked, removed_on_error
 
     with alone():
-        begun, display = time.time(), Display.of(progress)
+        display = Display.of(progress)
         if recipe := Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
             made = outside_loop(lambda: _plan(run, _lines(overrides, backend), plugins))
             run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
@@ -194,7 +193,7 @@ def evaluate(
         with removed_on_error(Path(run) if recipe else None):
             checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         with locked(checked.run) as lock:
-            return launch(checked, display, begun, lock)
+            return launch(checked, display, lock)
 
 
 def explain(

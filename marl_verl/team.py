@@ -113,12 +113,16 @@ class TeamConfig:
     algorithm: Named
 
     @property
+    def trained(self) -> tuple[str, ...]:
+        """The policies that are updated."""
+        return tuple(name for name, policy in self.policies.items() if policy.trained)
+
+    @property
     def explored(self) -> frozenset[str]:
         """The policies of whose acts a sampler makes alternatives: the trained ones. In an evaluation, where all
         are frozen, those of this run; all if each is external."""
-        names = {name for name, policy in self.policies.items() if policy.trained}
-        names = names or {name for name, policy in self.policies.items() if not policy.external}
-        return frozenset(names or self.policies)
+        own = [name for name, policy in self.policies.items() if not policy.external]
+        return frozenset(self.trained or own or self.policies)
 
     def agents_of(self, policy: str) -> list[str]:
         """The agents that act with a model: with the policy, or with past versions of it."""

@@ -81,7 +81,7 @@ if __name__ == "__main__":
     work, place = f"tests.embedded_work:{sys.argv[1]}", Path(sys.argv[2])
 
     def call() -> int:
-        supervisor.run_here(work, place, place / "train.log", False, Display(), time.time())
+        supervisor.run_here(work, place, place / "train.log", False, Display())
         print("finished")
         return 0
 

@@ -47,7 +47,7 @@ def main() -> int:
         from marl_verl.run.supervisor import TrainerProcess
 
         process = TrainerProcess(Path(sys.argv[2]), [], module="tests.sleeper")
-        return reported(lambda: process.run(Display(), begun=time.time()) or 0)
+        return reported(lambda: process.run(Display()) or 0)
     from marl_verl.trainer import run
 
     return run.main(Path(sys.argv[1]), work)

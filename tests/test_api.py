@@ -105,7 +105,7 @@ class _Trained:
     def __init__(self, folder: Path, policies: list[str], module: str, log: Path, lock: int, gpu: bool) -> None:
         self.folder = folder
 
-    def run(self, display: Display, begun: float) -> None:
+    def run(self, display: Display) -> None:
         display.event({"event": "phase", "name": "starting"})
         if self.failure is not None:
             raise self.failure
@@ -159,7 +159,7 @@ def test_an_error_in_a_callback_ends_a_run_in_a_thread_and_nothing_else(
 
     def work() -> None:
         try:
-            TrainerProcess(tmp_path, [], module="tests.sleeper").run(Display.of(report), time.time())
+            TrainerProcess(tmp_path, [], module="tests.sleeper").run(Display.of(report))
         except ValueError as error:
             raised.append(error)
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(work: str, folder: Path, progress: Any = False) -> None:
     log = folder / "train.log"
-    supervisor.run_here(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress), time.time())
+    supervisor.run_here(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress))
 
 
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

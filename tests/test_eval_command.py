@@ -39,7 +39,7 @@ class _Played:
         self.folder, self.log = folder, log
         _Played.seen = {"policies": policies, "module": module}
 
-    def run(self, display: Display, begun: float) -> None:
+    def run(self, display: Display) -> None:
         request = Request.read(self.folder)
         config: Any = OmegaConf.load(self.folder / "config.yaml")
         _Played.seen |= {"request": request, "config": config, "folder": self.folder}

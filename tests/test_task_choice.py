@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.protocol import Report, TaskRow
-from marl_verl.config.schema import Filter, curriculum_of, filter_of
+from marl_verl.config.schema import Filter, marl_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData
@@ -89,7 +89,7 @@ class Trainer:
         self.data = TaskData(config.data, True, lambda step, position: True)
         self.data.curriculum = curriculum
         self.recording = {} if curriculum is None else {"curriculum": curriculum}
-        self.filter = filter_of(config)
+        self.filter = marl_of(config).sampler.filters
         self.rounds: list[list[int]] = []
 
     def sample(self, tasks: Sequence[TaskRow], step: int) -> list[Report]:
@@ -172,7 +172,7 @@ rates = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=12)
 
 def curriculum(given_rates: Sequence[float | None], seed: int = 0, **options: Any) -> Curriculum:
     section = {"marl": {"data": {"curriculum": options}}}
-    chosen = curriculum_of(OmegaConf.create(section))
+    chosen = marl_of(OmegaConf.create(section)).data.curriculum
     assert chosen is not None
     found = Curriculum(chosen, [f"task-{i}" for i in range(len(given_rates))], seed)
     found.rates[:] = [np.nan if rate is None else rate for rate in given_rates]

@@ -235,10 +235,6 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
                 "data.shuffle": False,
             },
         ),
-        (
-            "trainer.val_before_train=False trainer.test_freq=-1",
-            {"trainer.val_before_train": False, "trainer.test_freq": 1_000_000},
-        ),
     ],
 )
 def test_keys_with_a_counterpart_are_translated(lines: str, wanted: dict[str, Any]) -> None:

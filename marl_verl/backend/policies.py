@@ -52,10 +52,10 @@ class Policies:
                 group = sharing if policy.base is not None and self.shares_base else None
                 beside = [critic for critic in self.critics.values() if critic.policy == name]
                 self.runtimes[name] = self.learner(policy, config, store, beside, group)
-        self.learning = {name for name, policy in team.policies.items() if policy.trained}
-        self.trained: list[Any] = [self.runtimes[name] for name in team.policies if name in self.learning]
-        self._read: dict[str, tuple[list[int], Sequence[torch.Tensor]]] = {}  # critic -> rows of a batch, observations
-        self._values: NDArray[np.float64]
+        self.learning = {*team.trained}
+        self.trained: list[Any] = [self.runtimes[name] for name in team.trained]
+        # critic -> rows of a batch, their observations, and the values that it estimated
+        self._read: dict[str, tuple[list[int], Sequence[torch.Tensor], NDArray[np.float64]]] = {}
 
     def clients(self) -> dict[str, Any]:
         """Policy -> what acts for it (`Runtime.client`)."""
@@ -84,10 +84,9 @@ class Policies:
                 field = JOINT if critic.scope == "team" else "prompts"
                 observations = rows_of_nested(self.store.get([batch.keys[row] for row in rows], [field])[field])
                 values[rows] = critic.values(observations)
-                self._read[name] = rows, observations
+                self._read[name] = rows, observations, values[rows]
 
         self.together({name: partial(estimate, name, critic) for name, critic in self.critics.items()})
-        self._values = values
         return values
 
     def update(
@@ -122,8 +121,8 @@ class Policies:
 
     def _learn(self, name: str, batch: Rows, targets: NDArray[np.float64]) -> dict[str, float]:
         """Update a critic from its rows of the batch for which `values` was called. Returns its metrics."""
-        critic, (rows, observations) = self.critics[name], self._read[name]
-        metrics = critic.update(observations, targets[rows], self._values[rows])
+        critic, (rows, observations, values) = self.critics[name], self._read[name]
+        metrics = critic.update(observations, targets[rows], values)
         if critic.scope == "team":
             metrics["cut"] = float(np.mean([batch.tags[row][CUT] for row in rows]))
         return metrics

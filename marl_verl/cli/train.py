@@ -68,8 +68,7 @@ def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.
     from marl_verl.run.progress import Display
     from marl_verl.run.run_dir import locked
 
-    begun, display = time.time(), Display()
-    lines = [*overrides, *([f"marl.run.backend={options.backend}"] if options.backend else [])]
+    display, lines = Display(), [*overrides, *([f"marl.run.backend={options.backend}"] if options.backend else [])]
 
     def plan(writing: int) -> int:
         made = planned(display, recipe, lines, options.plugin)
@@ -82,7 +81,7 @@ def _train_while_planning(recipe: Path, overrides: list[str], options: argparse.
         except SystemExit as ended:
             return int(ended.code or 1)
         with locked(folder) as lock:
-            trained(folder, read_config(folder / "config.yaml"), display, begun, lock)
+            trained(folder, read_config(folder / "config.yaml"), display, lock)
     return 0
 
 

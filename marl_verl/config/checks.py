@@ -31,13 +31,6 @@ SCALED = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 
 @check
-def check_validation(config: DictConfig) -> Iterator[str]:
-    """MarlError unless at least one validation takes place."""
-    if not config.trainer.val_before_train and config.trainer.test_freq < 1 and config.trainer.resume_mode == "disable":
-        yield "no validation would take place: leave trainer.val_before_train on, or set trainer.test_freq"
-
-
-@check
 def check_sampling(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError unless each agent's temperature is that at which its policy is trained."""
     for agent in team.agents.values():
@@ -125,7 +118,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         if part.model.get("lora_adapter_path") or part.rollout.data_parallel_size > 1:
             problem = f"agents act with past versions of '{past.of}', which are whole models in one shard"
             yield f"{problem}: leave out {where}.model.lora_adapter_path and .rollout.data_parallel_size"
-    for name in [name for name, policy in team.policies.items() if policy.trained]:
+    for name in team.trained:
         part, where = resolved.policies[name].actor_rollout_ref, f"marl.policies.{name}"
         actor, rollout, attention = part.actor, part.rollout, part.model.override_config.get("attn_implementation")
         width = actor.ulysses_sequence_parallel_size

@@ -17,12 +17,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
-from marl_verl.config.schema import Marl
-from marl_verl.config.stored import BACKEND, marl_section
+from marl_verl.config.schema import marl_of
+from marl_verl.config.stored import BACKEND
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
 from marl_verl.errors import MarlError, check_known, missing, shown, user_error
-from marl_verl.extensions import names
-from marl_verl.options import build, check_type
+from marl_verl.options import check_type
 
 HERE = Path(__file__).parent
 
@@ -104,11 +103,7 @@ def _check(config: DictConfig, trained: bool = True) -> None:
     """MarlError for an unknown key or an invalid value; `trained`: whether policies are trained."""
     content: Any = OmegaConf.to_container(config)
     check_type(content.get("marl"), Mapping, "marl")
-    section = marl_section(config)
-    if isinstance(run := section.get("run"), dict):
-        added = {*names("run"), *names("state")}
-        section = {**section, "run": {key: value for key, value in run.items() if key not in added}}
-    build(Marl, section, "marl")
+    marl_of(config)
     check_verl(config, content, defaults_of(config), trained)
 
 

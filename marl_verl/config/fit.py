@@ -27,7 +27,7 @@ from marl_verl.algo.sampling import Candidate, Sampler
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of, loss_named
-from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, curriculum_of, filter_of, schedule_of
+from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, marl_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
@@ -167,8 +167,8 @@ def check_schedule(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam
 ) -> Iterator[str]:
     """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
-    settings, needs = schedule_of(config), f"needs {SCHEDULE}.mode=sync"
-    trained = [name for name, policy in team.policies.items() if policy.trained]
+    settings, needs = marl_of(config).schedule, f"needs {SCHEDULE}.mode=sync"
+    trained = team.trained
     if settings.turns is not None:
         named = [name for turn in settings.turns for name in turn]
         for name in named:
@@ -242,10 +242,11 @@ def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
 @check
 def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
     """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
-    if filter_of(config) is not None and algorithm.advantage.wants_critic() is not None:
+    marl = marl_of(config)
+    if marl.sampler.filters is not None and algorithm.advantage.wants_critic() is not None:
         problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
         yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
-    if curriculum_of(config) is not None and config.marl.schedule.mode == "async":
+    if marl.data.curriculum is not None and marl.schedule.mode == "async":
         why = "the tasks of a batch would depend on which episodes finish first"
         yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
 

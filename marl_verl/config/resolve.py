@@ -229,7 +229,7 @@ def _critics(config: DictConfig, team: TeamConfig, policies: Mapping[str, Any]) 
     """Critic -> its config for the trainer: "team", which sees all observations, or one for each trained policy, with
     its name. MarlError for an invalid or unused `marl.critic`."""
     section, scope = _critic_section(config), algorithm_of(team).advantage.wants_critic()
-    name, trained = team.algorithm.name, [name for name, policy in team.policies.items() if policy.trained]
+    name, trained = team.algorithm.name, team.trained
     build(CriticKeys, {key: section[key] for key in ("max_prompt_length",) if key in section}, "marl.critic")
     keys = [key for key, value in section.items() if value is not None]
     if scope is None and keys:

@@ -7,12 +7,13 @@ policies and their sections are in `marl_verl.team`, options of registered parts
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Interval
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig
 
+from marl_verl.config.stored import marl_section
 from marl_verl.errors import MarlError
 from marl_verl.extensions import names
 from marl_verl.options import NonNegative, Positive, Share, Small, build
@@ -21,7 +22,6 @@ Above = Annotated[float, Gt(0)]
 Part = Annotated[float, Interval(gt=0, le=1)]
 Tasks = Annotated[int, Interval(ge=1, le=1_000_000)]
 Options = dict[str, Any]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,11 @@ class SamplerSection:
 
     options: Options = field(default_factory=dict)  # episodes, candidates, joint_actions or nodes: 8 by default
     filter: Filter | None = None  # do not train on groups without a difference, sample further tasks (docs/sampling.md)
+
+    @property
+    def filters(self) -> Filter | None:
+        """The filter that is on."""
+        return self.filter if self.filter is not None and self.filter.no_variance else None
 
 
 @dataclass(frozen=True)
@@ -211,26 +216,13 @@ class Marl:
 SCHEDULE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
 
 
-def schedule_of(config: DictConfig) -> Schedule:
-    """The schedule of a config."""
-    return _built(Schedule, config, SCHEDULE) or Schedule()
-
-
-def filter_of(config: DictConfig) -> Filter | None:
-    """The filter of a config, None without one."""
-    settings = _built(Filter, config, FILTER)
-    return settings if settings is not None and settings.no_variance else None
-
-
-def curriculum_of(config: DictConfig) -> Curriculum | None:
-    """The curriculum of a config, None without one."""
-    return _built(Curriculum, config, CURRICULUM)
-
-
-def _built(kind: type[T], config: DictConfig, key: str) -> T | None:
-    section: Any = OmegaConf.select(config, key)
-    options: Any = None if section is None else OmegaConf.to_container(section, resolve=True)
-    return None if section is None else build(kind, options, key)
+def marl_of(config: DictConfig) -> Marl:
+    """Section `marl` of a config, without what distributions add to `marl.run`. MarlError: an invalid key or value."""
+    section = marl_section(config)
+    if isinstance(run := section.get("run"), dict):
+        added = {*names("run"), *names("state")}
+        section = {**section, "run": {key: value for key, value in run.items() if key not in added}}
+    return build(Marl, section, "marl")
 
 
 SET_BY_RUN = ("recipe", "folder")

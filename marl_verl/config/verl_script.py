@@ -82,7 +82,6 @@ VERLS = {
     **{"trainer.save_freq": -1, "trainer.test_freq": -1},
 }
 """verl's defaults, which differ from those of a recipe."""
-AT_THE_END = 1_000_000  # steps between validations, of which the last step has one anyway: a run has at least one
 ROUNDS = 16  # of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
 
@@ -246,13 +245,11 @@ def _set_training(script: Script) -> None:
     if script.values.get(f"{section}bypass_mode"):  # verl's V1 trainer reads the mode: PPO over the rollout's log-probs
         script.drop(*(key for key in script.values if key.startswith(section) and key != f"{section}bypass_mode"))
     script.put("trainer.experiment_name", script.values.pop("trainer.experiment_name", None))
-    folder, test = "trainer.default_local_dir", "trainer.test_freq"
+    folder = "trainer.default_local_dir"
     if script.values.get(folder):
         path = Path(script.values.pop(folder)).expanduser().absolute()
         script.put("marl.run", {"dir": str(path.parent), "name": path.name})
     script.drop(folder)
-    if script.values.get("trainer.val_before_train") is False and script.get(test, -1) < 1:
-        script.values[test] = AT_THE_END
 
 
 def _set_team(script: Script) -> None:

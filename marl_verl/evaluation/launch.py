@@ -186,11 +186,9 @@ class Evaluation:
         return iter(read_episodes(self.file.with_suffix(".jsonl")).episodes.values())
 
 
-def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | None = None) -> Evaluation:
-    """Run an evaluation that was requested at time `begun`.
-
-    `lock` is the descriptor of the run's `locked`. Log and episodes are kept in the run directory even if it fails.
-    """
+def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> Evaluation:
+    """Run an evaluation. `lock` is the descriptor of the run's `locked`. Log and episodes are kept in the run directory
+    even if it fails."""
     display.print(_heading(plan))
     file = _free(plan)
     log = file.with_suffix(".log")
@@ -200,13 +198,13 @@ def launch(plan: EvaluationPlan, display: Display, begun: float, lock: int | Non
         OmegaConf.save(plan.config, plan.folder / "config.yaml")
         plan.request.write(plan.folder)
         one_file.copy_files(plan.files, plan.folder)
-        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, begun, lock, log)
+        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, lock, log)
         result = read_json(plan.folder / RESULT)
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed
             file.with_suffix(".jsonl").write_bytes(unpacked(read_bytes(episodes), f"'{episodes}'"))
         shutil.rmtree(plan.folder, ignore_errors=True)
-    numbers = {**result, "seconds": time.time() - begun, "settings": plan.settings}
+    numbers = {**result, "seconds": time.time() - display.begun, "settings": plan.settings}
     write_json(file, numbers)
     return Evaluation(numbers, file)
 
@@ -227,10 +225,8 @@ def _heading(plan: EvaluationPlan) -> str:
     request, tasks = plan.request, f"{len(plan.tasks)} held-out tasks"
     sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
     if request.compares and not request.rows:
-        pairs = zip(*((pairing.row, pairing.column) for pairing in request.pairings), strict=True)
-        rows, columns = (", ".join(dict.fromkeys(players)) for players in pairs)
-        test = f"  test    {tasks}, {sampled}, of each pair, seed {request.seed}"
-        return "\n".join([f"cross-play of run {plan.run}", f"  pairs   {rows} with {columns}", test])
+        pairs = f"{len(request.pairings)} pairs, each: {tasks}, {sampled}, seed {request.seed}"
+        return f"cross-play of run {plan.run}: {pairs}"
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from marl_verl import plugins
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, missing, user_error
-from marl_verl.files import read_bytes, read_json, read_text
+from marl_verl.files import read_bytes, read_json
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.run.run_dir import PLACES, RunDir, unpacked
@@ -48,9 +48,7 @@ class Run(os.PathLike[str]):
     @property
     def metrics(self) -> list[dict[str, float]]:
         """metrics.jsonl: a record per training step and validation, with its `step`; see docs/algorithms.md."""
-        path = self.folder / "metrics.jsonl"
-        lines = read_text(path).splitlines(keepends=True) if path.is_file() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+        return self._files.read_metrics()
 
     @property
     def summary(self) -> dict[str, Any] | None:

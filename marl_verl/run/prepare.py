@@ -107,7 +107,7 @@ def continue_run(folder: Path, overrides: list[str], plugin_files: Sequence[Path
     plan.arguments = ("--resume", str(folder), *overrides, *(f"--plugin={file}" for file in plugin_files))
     if files:
         plan.notes += (f"plugin files are the run's copies in '{folder / one_file.COPIES}'; a new run uses others",)
-    check_same(stored, resolve(config, plan.team), saved)
+    check_same(stored, plan.resolved, saved)
     for past in plan.team.past.values():
         extension("policy", past.kind).check(folder, saved, {past.of})
     if config.trainer.total_training_steps <= stored["step"]:
@@ -125,7 +125,6 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, Sampler, 
     """
     marl = marl_section(config)
     team = read_team(marl)
-    checks.check_validation(config)
     algorithm = algorithm_of(team)
     fit.check_task_choice(config, algorithm)
     samplers = samplers_of(algorithm, marl)

@@ -45,10 +45,10 @@ class Output(Console):
 
 class Display:
     """The output of a command, by default to standard output: a live view on a terminal, else lines, and not of every
-    step. A terminal with TERM=dumb gets lines too."""
+    step. A terminal with TERM=dumb gets lines too. `begun`: when the command began."""
 
     def __init__(self, console: Console | None = None, callback: Callable[[Event], object] | None = None) -> None:
-        self.console = console or Output()
+        self.console, self.begun = console or Output(), time.time()
         self._callback = callback
         self._redraws = self.console.is_terminal and not self.console.is_dumb_terminal
         self._live: Live | None = None

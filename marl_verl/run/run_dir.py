@@ -55,12 +55,16 @@ class RunDir:
         with (self.folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step, **values}) + "\n")
 
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """The records of metrics.jsonl: `step`, and the metrics of a training step or a validation."""
+        path = self.folder / "metrics.jsonl"
+        lines = read_text(path).splitlines(keepends=True) if path.is_file() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]  # the last one may be half written
+
     def forget_after(self, step: int) -> None:
         """Remove stored metrics and files of later steps, which a resumed run repeats."""
-        path = self.folder / "metrics.jsonl"
-        if path.is_file():
-            lines = read_text(path).splitlines(keepends=True)
-            path.write_text("".join(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step))
+        kept = [json.dumps(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
+        (self.folder / "metrics.jsonl").write_text("".join(kept))
         for place in PLACES:
             for later, file in self.stored(place).items():
                 if later > step:

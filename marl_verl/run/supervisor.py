@@ -40,25 +40,23 @@ PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
 
 
-def start(
-    work: str, folder: Path, config: Any, display: Display, begun: float, lock: int | None, log: Path | None = None
-) -> None:
+def start(work: str, folder: Path, config: Any, display: Display, lock: int | None, log: Path | None = None) -> None:
     """Do the work, "module:function", and show its progress. The function takes the folder, and the module is also a
     program that does so. RunError if it fails; KeyboardInterrupt with the message that was printed."""
     policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
     if is_local(config):
-        run_here(work, folder, log, gpu, display, begun)
+        run_here(work, folder, log, gpu, display)
         return
-    TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display, begun)
+    TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display)
 
 
 class RunEvents:
     """Shows the events of a run, and keeps what is needed after its end; timing.json has the start times of its phases
     in seconds since the command."""
 
-    def __init__(self, folder: Path, display: Display, backend: str, begun: float) -> None:
+    def __init__(self, folder: Path, display: Display, backend: str) -> None:
         self.folder, self.display = folder, display
-        self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": begun}
+        self.timing: dict[str, Any] = {"phases": {}, "backend": backend, "begun": display.begun}
         self.error: Event | None = None  # the last one
         self.activity = "while starting"  # then e.g. "while updating in step 12"
 
@@ -77,7 +75,7 @@ class RunEvents:
 
     def handle(self, event: Event) -> None:
         """Show an event."""
-        kind, seconds = event["event"], time.time() - self.timing["begun"]
+        kind, seconds = event["event"], time.time() - self.display.begun
         if kind == "error":
             self.error = event
         elif kind == "doing":
@@ -115,9 +113,9 @@ class TrainerProcess:
         }
         self.others = {process.pid for process in psutil.Process().children(recursive=True)}
 
-    def run(self, display: Display, begun: float) -> None:
+    def run(self, display: Display) -> None:
         """Run to the end. Every exception stops the trainer and its processes."""
-        events = RunEvents(self.folder, display, "verl", begun)
+        events = RunEvents(self.folder, display, "verl")
         with events.shown():
             try:
                 for killed in abandoned():
@@ -224,10 +222,10 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value)
 
 
-def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display, begun: float) -> None:
+def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display) -> None:
     """Call the function `work` ("module:name") with the run directory. If it fails, its traceback is in the log; an
     exception of the display's callback is raised as it is."""
-    events = RunEvents(folder, display, "local", begun)
+    events = RunEvents(folder, display, "local")
     module, _, name = work.partition(":")
 
     def call() -> None:

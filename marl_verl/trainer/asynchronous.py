@@ -39,7 +39,7 @@ from omegaconf import DictConfig
 from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Report, Rows
-from marl_verl.config.schema import schedule_of
+from marl_verl.config.schema import marl_of
 from marl_verl.events import timed
 from marl_verl.threads import in_thread
 from marl_verl.trainer.data import in_key_order
@@ -247,7 +247,7 @@ class Asynchronous:
 
     def __init__(self, trainer: Any, config: DictConfig) -> None:
         self.trainer, self._spent = trainer, list[str]()  # spent: rows to remove from the store, each once
-        settings, self._size = schedule_of(config), int(config.data.train_batch_size)
+        settings, self._size = marl_of(config).schedule, int(config.data.train_batch_size)
         limits = settings.fill, settings.batch, settings.max_staleness, self._size
         self.learners = {
             runtime.name: Learner(runtime, Buffer(*limits), trainer.rollouts, self._spent)

@@ -26,7 +26,7 @@ from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Backend, Report, Rows, TaskRow, tracking_of
 from marl_verl.config.parts import algorithm_of
-from marl_verl.config.schema import curriculum_of, filter_of, schedule_of
+from marl_verl.config.schema import marl_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.events import Phases, emit, timed
 from marl_verl.extensions import extension, states
@@ -58,14 +58,15 @@ class Trainer:
             kind = extension("policy", settings[0].kind)
             self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
         self.reports: list[Report] = []  # of the step
-        self.filter, curriculum = filter_of(config), curriculum_of(config)
-        asynchronous = config.marl.schedule.mode == "async"
+        marl = marl_of(config)
+        self.filter, curriculum = marl.sampler.filters, marl.data.curriculum
+        asynchronous = marl.schedule.mode == "async"
         single = (curriculum is not None or self.filter is not None) and not asynchronous
         self.data = TaskData(config.data, single, self.records.keeps)
         self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
         if curriculum is not None:
             ids = [str(json.loads(task)["id"]) for task in self.data.train]
-            self.data.curriculum = Curriculum(curriculum, ids, int(config.marl.run.seed))
+            self.data.curriculum = Curriculum(curriculum, ids, marl.run.seed)
             self.recording["curriculum"] = self.data.curriculum
         if self.past is not None:
             self.recording[self.past.folder] = self.past
@@ -246,7 +247,7 @@ class Synchronous:
 
     def _in_turn(self, rows: Rows) -> Rows:
         """The rows of those policies whose turn the step is (`marl.schedule.turns`)."""
-        settings = schedule_of(self.trainer.config)
+        settings = marl_of(self.trainer.config).schedule
         if not settings.turns:
             return rows
         turn = settings.turns[(self.trainer.step - 1) // settings.turn_steps % len(settings.turns)]

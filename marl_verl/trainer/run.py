@@ -4,7 +4,6 @@ For `verl` it is a process of its own, started by the command line as `python -m
 its output is written to train.log.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from marl_verl.backend.protocol import Host, endpoints, opened, reported
 from marl_verl.backend.rollout.clients import reach
 from marl_verl.config.stored import read_config
 from marl_verl.events import Phases, emit
-from marl_verl.files import read_json, read_text, write_json
+from marl_verl.files import read_json, write_json
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete
 from marl_verl.run.cleanup import Parent
@@ -77,16 +76,15 @@ def session(folder: Path) -> "Iterator[Trainer]":
 def write_summary(trainer: "Trainer") -> dict[str, Any]:
     """Write summary.json to the run directory and return its content."""
     folder = trainer.run_dir.folder
-    lines = [json.loads(line) for line in read_text(folder / "metrics.jsonl").splitlines()]
+    lines = trainer.run_dir.read_metrics()
     steps = [line for line in lines if "train/success" in line]
-    validations = [line for line in lines if "validation/success" in line]
-    first = validations[0] if validations[0]["step"] == 0 else {}  # {}: trainer.val_before_train was off
+    validations = {line["step"]: line for line in lines if "validation/success" in line}
     tasks, saved = len(trainer.data.held_out), complete(folder / "checkpoints")
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     durations = sorted(line["seconds/step"] for line in steps)
     summary = {
-        **_success(first, tasks, "before"),
-        **_success(validations[-1], tasks, "after"),
+        **_success(validations.get(0, {}), tasks, "before"),  # {}: trainer.val_before_train was off
+        **_success(validations.get(max(validations, default=0), {}), tasks, "after"),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
         "seconds_total": time.time() - timing["begun"] if "begun" in timing else None,

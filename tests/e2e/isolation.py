@@ -163,12 +163,12 @@ def main(recipe: Path, folder: Path) -> int:
     from marl_verl.run.progress import Display
     from marl_verl.run.supervisor import TrainerProcess
 
-    display, begun = Display(), time.time()
+    display = Display()
     plan = plan_run(recipe, [f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}"])
     display.print(describe(plan))
     made = make_run_directory(plan, display)
     process = TrainerProcess(made, list(plan.team.policies), module="tests.e2e.isolation", gpu=on_gpu(plan.resolved))
-    return reported(lambda: process.run(display, begun) or 0)
+    return reported(lambda: process.run(display) or 0)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ class RolloutWorker:
         clients = {name: _client(name, config, team, server) for name, server in clients.items()}
         self.alone = asyncio.Lock() if any(client.alone for client in clients.values()) else nullcontext()
         use_run_options(run)
-        trained = frozenset(name for name, policy in team.policies.items() if policy.trained)
+        trained = frozenset(team.trained)
         # the asynchronous schedule holds requests while a policy's weights change
         gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
         self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained, gates)

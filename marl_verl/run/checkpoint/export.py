@@ -23,6 +23,7 @@ from omegaconf import OmegaConf
 from marl_verl.config.stored import check_run, read_config, team_of
 from marl_verl.errors import MarlError, check, check_known, user_error
 from marl_verl.files import read_json, write_json
+from marl_verl.models.count import model_folder
 from marl_verl.run.checkpoint import folders
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
@@ -63,8 +64,7 @@ def choose(run: Path, name: str, step: int | None) -> Source:
     """Find the given policy and checkpoint. MarlError if they do not exist, or the policy was not trained."""
     check_run(run, "config.yaml")
     config = read_config(run / "config.yaml")
-    trained = [policy.name for policy in team_of(config).policies.values() if policy.trained]
-    check_known("trained policy", name, trained)
+    check_known("trained policy", name, team_of(config).trained)
     return Source.of(folders.intact(folders.choose(run, step), f"policies/{name}/"), name, config)
 
 
@@ -142,8 +142,8 @@ def _merged(source: Source, folder: Path) -> None:
     import torch
     from peft import PeftModel
 
-    base = local(source.model)
-    if base is None:
+    base = model_folder(source.model)
+    if not base.is_dir():
         raise MarlError(
             f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine. Download it, "
             "or export only the adapter, without --merge."
@@ -192,19 +192,6 @@ def _dtype(folder: Path) -> str:
 
     with safe_open(next(folder.glob("*.safetensors")), framework="pt") as file:
         return str(file.get_tensor(next(iter(file.keys()))).dtype).removeprefix("torch.")
-
-
-def local(model: str) -> Path | None:
-    """The folder of a model: the given folder, or the one in the hub's cache; None if it is not on this machine."""
-    if Path(model).expanduser().is_dir():
-        return Path(model).expanduser()
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(model, local_files_only=True))
-    except (HFValidationError, LocalEntryNotFoundError):
-        return None
 
 
 def assembled(folder: Path) -> dict[str, Any]:
