@@ -3,10 +3,11 @@
 import json
 import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
+from annotated_types import Gt, Interval, Lt
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
@@ -15,6 +16,7 @@ from marl_verl.algo.credit import C3, Efficiency, StepGroups
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
+from marl_verl.options import NonNegative, Options, Positive, build
 from marl_verl.plugins import Registry
 
 
@@ -88,3 +90,27 @@ def test_a_credit_or_a_list_of_them(value: Any, credit: tuple[Any, ...]) -> None
     assert found.credit == credit
     assert pickle.loads(pickle.dumps(found)) == found
     assert algorithm_named("mine", json.loads(json.dumps(found.options())), "o") == found
+
+
+# Options of a class: types, ranges and nested options. Messages of wrong ones are in `config_messages.txt`
+
+
+@dataclass(frozen=True)
+class Limit:
+    seconds: Annotated[float, Gt(0)] = 1.0
+
+
+class Search(Options):
+    width: Positive = 4
+    depth: NonNegative | None = None
+    decay: Annotated[float, Interval(gt=0, le=1)] = 0.5
+    share: Annotated[float, Lt(1)] = 0.0
+    order: Literal["depth", "breadth"] | None = None
+    seeds: Literal[-1] | Positive = -1
+    limit: Limit | None = None
+
+
+def test_values_within_their_ranges_are_taken_as_they_are() -> None:
+    given: dict[str, Any] = {"width": 1, "depth": 0, "decay": 1, "order": "depth", "seeds": 3, "limit": {"seconds": 2}}
+    assert build(Search, given, "o") == Search(**{**given, "limit": Limit(2)})
+    assert build(Search, {"limit": None, "depth": None}, "o") == build(Search, None, "o") == Search()

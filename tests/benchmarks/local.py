@@ -10,7 +10,6 @@ Backends take turns. The seconds of the first step begin at the command.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from marl_verl_tiny.model import ensure_all
 
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.run.prepare import plan_run
-from tests.benchmarks.measure import Measured, measure
+from tests.benchmarks.measure import Measured, measure_run
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "recipes" / "quickstart"
 RECIPES = {"demo": "split_plan_path.yaml", "steps": "split_plan_path.yaml", "pretrained": "pretrained.yaml"}
@@ -69,11 +68,7 @@ def train(name: str, recipe: Path, backend: str, folder: Path, run: str) -> Meas
     command = [sys.executable, "-m", "marl_verl.cli.main", "train", str(recipe), *settings]
     whole = name == "demo"
     variables = {"MARL_VERL_CACHE": str(folder / f"cache-{run}")} if whole else {}
-    seen = measure([*command, *(() if whole else SHORT)], folder, variables)
-    lines = [json.loads(line) for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
-    seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
-    seen.first_step = json.loads((folder / run / "timing.json").read_text())["seconds_to_first_step"]
-    return seen
+    return measure_run([*command, *(() if whole else SHORT)], folder / run, variables)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Run a command and watch its process tree: seconds and peak memory."""
 
+import json
 import os
 import subprocess
 import threading
@@ -50,6 +51,15 @@ def measure(command: list[str], folder: Path, variables: dict[str, str] | None =
             f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
         )
     return Measured(time.monotonic() - begun, peak[0], processes=peak[1])
+
+
+def measure_run(command: list[str], run: Path, variables: dict[str, str] | None = None) -> Measured:
+    """Measure a training run, with the times of its steps that its directory has."""
+    seen = measure(command, run.parent, variables)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
+    seen.first_step = json.loads((run / "timing.json").read_text())["seconds_to_first_step"]
+    return seen
 
 
 def _watch(mark: str, stop: threading.Event, peak: list[int]) -> None:

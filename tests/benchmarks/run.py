@@ -9,7 +9,6 @@ memory of the whole process tree. Takes a quarter of an hour on two cores; run n
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -21,7 +20,7 @@ from marl_verl_tiny.model import ensure_all
 from marl_verl.config.policy_models import pretrained_models
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks import stock
-from tests.benchmarks.measure import Measured, measure
+from tests.benchmarks.measure import Measured, measure_run
 from tests.sites import add_distribution, python_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,12 +110,7 @@ def team(bench: Path, name: str, recipe: str, steps: int, settings: dict[str, fl
     ensure_all(list(plan.made.values()))
     for model in pretrained_models(plan.config, plan.team).values():
         model.fetch()
-    seen = measure([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench)
-    lines = [json.loads(line) for line in (bench / name / "metrics.jsonl").read_text().splitlines()]
-    seen.step_seconds = [line["seconds/step"] for line in lines if "seconds/step" in line]
-    timing = json.loads((bench / name / "timing.json").read_text())
-    seen.first_step = timing["seconds_to_first_step"]
-    return seen
+    return measure_run([*command, f"marl.run.dir={bench}", f"marl.run.name={name}"], bench / name)
 
 
 def step_median(seen: Measured) -> float:
