@@ -75,12 +75,13 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
     """r = sum_c w_c r_c.
 
     An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). MarlError for a
-    component that no row has and the run does not declare, and for one that an agent has on some of its rows only:
-    these rows would be rewarded by different rules.
+    component that no row has and the run does not declare, and for one, other than `tool`, that an agent has on some of
+    its rows only: these rows would be rewarded by different rules.
     """
     reward = np.zeros(len(table))
     for name, weight in sorted(weights.items()):
-        table.check_roles(table.having(name), f"reward '{name}'")
+        if name != "tool":  # 0 without a call, as in SHARP
+            table.check_roles(table.having(name), f"reward '{name}'")
         reward += weight * table.rewards.get(name, 0.0)
     return reward
 

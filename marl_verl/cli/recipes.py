@@ -6,7 +6,7 @@ from pathlib import Path
 
 import marl_verl
 from marl_verl.config.variants import TABLE
-from marl_verl.errors import check_known
+from marl_verl.errors import MarlError, check_known
 from marl_verl.run.terminal import show
 
 EXAMPLES = """
@@ -32,7 +32,9 @@ def run(options: argparse.Namespace) -> int:
     ignored = shutil.ignore_patterns("__pycache__", "runs")
     for name, folder in chosen.items():
         if options.copy is not None:
-            show(str(shutil.copytree(folder, options.copy.expanduser() / name, ignore=ignored)))
+            if (copy := options.copy.expanduser() / name).exists():
+                raise MarlError(f"'{copy}' exists: choose another --copy DIR")
+            show(str(shutil.copytree(folder, copy, ignore=ignored)))
         else:
             show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
     return 0

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from marl_verl.config.hardware import cpu_run, on_gpu, rollout_name
 from marl_verl.config.schema import Size
 from marl_verl.config.stored import BACKEND, is_local
-from marl_verl.config.verl_keys import key_paths
+from marl_verl.config.verl_keys import PASS, key_paths, verdict
 from marl_verl.errors import MarlError, check, unknown
 from marl_verl.models.count import model_folder, parameters, shapes
 from marl_verl.options import build
@@ -66,7 +66,9 @@ def _shared(policy: PolicyConfig, section: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a policy that must be those of the others on its base model."""
     settings = {key: value for key, value in key_paths(section) if not (isinstance(value, Mapping) and value)}
     made = {} if policy.made is None else {policy.made.name: policy.made.options}
-    return {"pool": policy.pool, **made, **{key: settings[key] for key in settings if not key.startswith(OWN)}}
+    passed = {key: settings[key] for key in settings if verdict(f"actor_rollout_ref.{key}") == PASS}
+    shared = {key: value for key, value in passed.items() if not key.startswith(OWN)}
+    return {"pool": policy.pool, **made, "model.path": shared.pop("model.path", None), **shared}
 
 
 LARGE = 10_000_000  # parameters of a model from which a CPU updates it alone, and faster in bfloat16

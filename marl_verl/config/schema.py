@@ -77,7 +77,7 @@ class Filter:
     """Rows of groups without a learning signal are not trained on, and further tasks are sampled instead."""
 
     no_variance: bool = True  # false: no filter
-    refill: Annotated[int, Interval(ge=0, le=16)] = 2  # rounds of further tasks in a step, at most
+    refill: NonNegative | None = 2  # rounds of further tasks in a step, at most; null: no limit
     above: float | None = None  # groups with a mean reward above it are trained on; null: all
     below: float | None = None  # groups with a mean reward below it are trained on; null: all
 

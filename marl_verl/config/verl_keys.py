@@ -157,7 +157,10 @@ INSTEAD: Mapping[str, str] = {
     "set marl.schedule.mode=async": "trainer.v1 async_training",
     "set actor_rollout_ref.actor.use_kl_loss=true and kl_loss_coef": """
         algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty""",
-    "set marl.algorithm.name and marl.algorithm.options": "algorithm critic.enable trainer.critic_warmup",
+    "set marl.algorithm.name and marl.algorithm.options": "algorithm critic.enable",
+    "critics have no warm-up": "trainer.critic_warmup",
+    "set optim.clip_grad": "learner.grad_clip",
+    "set algorithm.rollout_correction": "algorithm.rollout_is algorithm.rollout_is_threshold actor.tis_imp_ratio_cap",
     "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",
     "set data.filter_overlong_prompts=true": "data.truncation",
     "set marl.run, marl.checkpoint.keep and trainer.save_freq": """
@@ -172,7 +175,7 @@ INSTEAD: Mapping[str, str] = {
     "a team does not use it": "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
 }
 """What replaces a key -> keys and sections."""
-PASS, DROP = "pass", "it changes nothing of what is trained"
+PASS, DROP, UNUSED = "pass", "it changes nothing of what is trained", "a team does not use it"
 
 
 def _keys(names: str) -> Iterator[str]:
@@ -213,7 +216,7 @@ def verdict(key: str) -> str:
     """`PASS`, `DROP`, or what to use instead of a key of verl."""
     names = key.split(".")
     prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), "a team does not use it")
+    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), UNUSED)
 
 
 def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
@@ -271,7 +274,8 @@ def changed(
         known = isinstance(default, Mapping) and name in default
         if not known and isinstance(default, Mapping) and default and not OPEN.fullmatch(below):
             hint = pip_line(str(name)) if name in missing_extras() else nearest(str(name), map(str, default))
-            raise MarlError(f"unknown key '{path}': {hint}")
+            instead = verdict(below)
+            raise MarlError(f"unknown key '{path}': {hint if instead in (PASS, DROP, UNUSED) else instead}")
         yield from changed(value, default[name] if known else None, below, path, allowed)
 
 

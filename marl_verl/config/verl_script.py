@@ -82,7 +82,6 @@ VERLS = {
     **{"trainer.save_freq": -1, "trainer.test_freq": -1},
 }
 """verl's defaults, which differ from those of a recipe."""
-ROUNDS = 16  # of further tasks, at most, also where verl has no limit (`max_num_gen_batches` 0)
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
 
 
@@ -221,7 +220,7 @@ def _set_reward(script: Script) -> None:
     groups = "algorithm.filter_groups"
     if script.values.get(f"{groups}.enable"):
         most = int(script.get(f"{groups}.max_num_gen_batches", 0))
-        refill = min(most - 1, ROUNDS) if most > 0 else ROUNDS
+        refill = most - 1 if most > 0 else None
         script.put("marl.sampler.filter", {"no_variance": True, "refill": refill})
         for name in ("enable", "max_num_gen_batches", "metric", "max_inflight_gen_batches"):
             script.values.pop(f"{groups}.{name}", None)

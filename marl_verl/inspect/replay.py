@@ -114,7 +114,7 @@ def list_text(file: EpisodeFile) -> str:
             state = ("solved" if episode.success else "") if episode.finished else "unfinished"
             counted = [str(len(episode.turns)), str(len(episode.off_path_turns) or "")]
             rows.append([episode.id, f"{episode.score:g}", *counted, state, line(episode.task.id, 60)])
-        lines += ["", *table(rows)]
+        lines += ["", *table(rows), "", f"each act and its rewards: --episode {episodes[0].id}"]
     for failure in file.failures:
         lines += ["", f"{failure.id} failed: {failure.failure}", *indented(failure.detail, 2)]
     return harmless("\n".join(lines))

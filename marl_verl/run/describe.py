@@ -12,8 +12,10 @@ from marl_verl.config.placement import pools_of
 from marl_verl.config.policy_models import model_of
 from marl_verl.config.resolve import loss_of
 from marl_verl.config.reward_function import NAME as SCORED
+from marl_verl.config.schema import Filter, marl_of
 from marl_verl.config.stored import BACKEND, is_local, marl_section, separate_reason, updates_per_batch
 from marl_verl.models.count import parameters, shapes
+from marl_verl.run.checkpoint.folders import complete, step_of
 
 if TYPE_CHECKING:
     from marl_verl.run.prepare import Plan
@@ -40,20 +42,24 @@ def describe(plan: "Plan") -> str:
     counts = ", ".join(f"{len(tasks)} {split}" for split, tasks in plan.tasks.items()) or "not loaded"
     task, options = team.task.name, team.task.options
     task = f"{options.get('task', 'files')}, scored by {options['function']}" if task == SCORED else task
+    steps = str(config.trainer.total_training_steps)
+    if plan.resumed:
+        steps = f"{1 + step_of(complete(plan.folder / 'checkpoints')[-1])} to {steps}"
     lines += [
         f"  task    {task} ({counts}), workflow {team.workflow.name}",
         f"  learn   {team.algorithm.name}: {algorithm.describe()}",
         f"  sample  {_sampling(*samplers['sampler'])}",
         f"  test    each task once, and by {_sampling(*samplers['validation'])}",
-        f"  steps   {config.trainer.total_training_steps} of {config.data.train_batch_size} tasks",
+        *([] if (chosen := marl_of(config).sampler.filters) is None else [f"  groups  {_sampling('filter', chosen)}"]),
+        f"  steps   {steps} of {config.data.train_batch_size} tasks",
     ]
     lines += [f"  memory  {need}" for need in plan.needs]
     lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
     return "\n".join([*lines, *plan.notes])
 
 
-def _sampling(name: str, sampler: Sampler) -> str:
-    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in dataclasses.asdict(sampler).items())
+def _sampling(name: str, part: Sampler | Filter) -> str:
+    return f"{name}: " + ", ".join(f"{option}={value}" for option, value in dataclasses.asdict(part).items())
 
 
 def _policy(plan: "Plan", name: str) -> str:
@@ -76,7 +82,15 @@ def _policy(plan: "Plan", name: str) -> str:
         loss = f"{actor.policy_loss.loss_mode} (policy_loss.loss_mode)"  # the policy's own, or of loss `verl`
     facts = [f"LoRA rank {rank} trained" if rank else "all parameters trained", loss]
     if plan.config.marl.schedule.mode == "sync":
-        facts.append(f"updates per batch: {updates_per_batch(plan.config, actor) * int(actor.ppo_epochs)}")
+        tasks, mini = int(plan.config.data.train_batch_size), int(actor.ppo_mini_batch_size)
+        updates = updates_per_batch(plan.config, actor)
+        rounded = f" ({tasks} tasks in mini-batches of {mini}, rounded)" * (updates * mini != tasks)
+        facts.append(f"updates per batch: {updates * int(actor.ppo_epochs)}{rounded}")
+    low, high = (actor.get(f"clip_ratio_{side}") or actor.clip_ratio for side in ("low", "high"))
+    facts += [f"lr {actor.optim.lr:g}", f"clip {low:g} {high:g}", str(actor.loss_agg_mode)]
+    facts += [f"KL {actor.kl_loss_coef:g} {actor.kl_loss_type}"] if actor.use_kl_loss else []
+    facts += [f"entropy {actor.entropy_coeff:g}"] if actor.entropy_coeff else []
+    facts.append(f"temperature {section.rollout.temperature:g}")
     if (reason := separate_reason(plan.config, actor)) is not None:
         facts.append(f"no shared prefixes ({reason})")
     return f"{base}; {', '.join(facts)}"

@@ -25,7 +25,7 @@ import psutil
 from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu, ray_address
-from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.models.count import Model, sizes
@@ -62,7 +62,8 @@ class Need:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])[:LARGEST]
         fit = "; does not fit" if self.total > self.room else ""
         parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in largest)
-        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({parts}, ...){fit}"
+        parts += ", ..." * (len(self.parts) > LARGEST)
+        return f"{self.where}: {self.total / GIB:.1f} of {self.room / GIB:.0f} GiB ({parts}){fit}"
 
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
@@ -121,8 +122,9 @@ def estimate(
                 tokens = min(_tokens(part, longest), most or float("inf"))
                 fsdp = part.actor.fsdp_config
                 learners[name] = fsdp, training(model, part, fsdp, pool.size, tokens, gpu)
-            elif local:
-                need[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
+            elif local or len(pool.policies) == 1:  # a server that no update puts to sleep
+                width = 4 if rollout.dtype in ("float32", "fp32") else 2
+                need[f"weights of {name}"] = width * model.parameters / (1 if local else server_gpus(rollout))
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 sized = sizes(critic.model) or model
                 learners[f"{name}'s critic"] = critic.fsdp, training(sized, critic, critic.fsdp, pool.size, 0, gpu)
@@ -137,11 +139,12 @@ def estimate(
 
 
 def _tokens(part: DictConfig, longest: int) -> float:
-    """The most tokens of a micro-batch on a rank."""
+    """The tokens of the largest micro-batch on a rank: its limit, else one row of the full length. A micro-batch of
+    several rows has as many tokens as were sampled, which is not known."""
     actor = part.actor
     if actor.use_dynamic_bsz:
         return float(actor.ppo_max_token_len_per_gpu)
-    return float(actor.ppo_micro_batch_size_per_gpu * longest / actor.ulysses_sequence_parallel_size)
+    return longest / actor.ulysses_sequence_parallel_size
 
 
 def gpu_bytes() -> float | None:

@@ -13,7 +13,7 @@ from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
 from marl_verl.episode.errors import Limits, UnknownAgentError
 from marl_verl.episode.messages import as_observation
-from marl_verl.errors import MarlError, MarlWarning, format_error
+from marl_verl.errors import MarlError, MarlWarning, format_error, user_error
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.tasks.verl_rows import observation
@@ -133,7 +133,9 @@ def drop_overlong(
     resolved, limits, chats = resolve(config, team), {}, {}
     for name, policy in team.policies.items():
         if not policy.external:
-            chats[name] = chat_of(name, resolved.policies[name], made)
+            path = resolved.policies[name].actor_rollout_ref.model.path
+            with user_error(f"policy '{name}': model '{path}' cannot be loaded, give a local folder", OSError):
+                chats[name] = chat_of(name, resolved.policies[name], made)
             limits[name] = int(resolved.policies[name].actor_rollout_ref.rollout.prompt_length)
     agents = [agent for agent in team.agents.values() if agent.policy in chats]
 

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -91,6 +92,8 @@ class VerlRows(TaskSet):
         most = self.train_max_samples if split == "train" else self.val_max_samples
         if 0 < most < len(rows):
             rows = random.Random(f"data.{FILES[split]} {seed}").sample(rows, most) if self.shuffle else rows[:most]
+        if self.own_score:
+            import_module("verl.utils.reward_score")  # takes seconds, which are not those of a score
         seen: Counter[str] = Counter()
         tasks = []
         for place, name, row in rows:

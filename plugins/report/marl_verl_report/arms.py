@@ -19,7 +19,9 @@ from marl_verl.errors import MarlError, RunError, check_known, unknown
 from marl_verl.files import read_json
 from marl_verl.inspect.run_files import Run
 from marl_verl.run.run_dir import STARTS
+from marl_verl.run.terminal import show
 
+PERIOD = 30.0  # seconds without a finished run after which it is said what the runs do
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # wait while a run is forked: what they raise there gets lost
 
 
@@ -96,12 +98,14 @@ def trained(
                 finally:
                     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
                 running[child.sentinel] = child, cell
-            for ended in connection.wait(list(running)):
+            ready = connection.wait(list(running), PERIOD)
+            if not ready:
+                show("; ".join(f"{cell.folder.name}: {_last_line(cell)}" for _, cell in running.values()))
+            for ended in ready:
                 child, cell = running.pop(ended)
                 child.join()
                 if child.exitcode:
-                    last = cell.log.read_text(errors="replace").strip().splitlines()[-1:]
-                    reason = " ".join(last).removeprefix("marl-verl: ")
+                    reason = _last_line(cell).removeprefix("marl-verl: ")
                     raise RunError(f"run '{cell.folder.name}': {reason}", cell.log, child.exitcode == 2)
                 yield cell
     finally:
@@ -109,6 +113,12 @@ def trained(
             child.terminate()  # as Ctrl-C
         for child, _ in running.values():
             child.join()
+
+
+def _last_line(cell: Cell) -> str:
+    """The last line that a run has printed."""
+    printed = cell.log.read_text(errors="replace") if cell.log.is_file() else ""
+    return " ".join(printed.strip().splitlines()[-1:])
 
 
 def _import_once(jobs: int) -> None:
