@@ -71,7 +71,8 @@ def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixt
     assert "agent   holder acts with policy holder" in output
     model = r"tiny qwen3 model, 200 warm-up steps[^;]*"  # with its parameters if it was made before
     assert re.search(rf"policy  asker: {model}; frozen", output)
-    assert re.search(rf"policy  holder: {model}; LoRA rank 4 trained, gspo, updates per batch: 1", output)
+    assert re.search(rf"policy  holder: {model}; LoRA rank 4 trained, gspo, updates per batch: 1, lr", output)
+    assert "KL 0.001 low_var_kl" in output
     assert "devices pool both: 1 x 2 slots for holder, asker" in output
     assert "task    inventory (40 train, 5 test), workflow inventory" in output
     assert "group: [uid, turn, agent, slot]" in output

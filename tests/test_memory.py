@@ -75,6 +75,13 @@ def test_full_training_of_7b(needs: Any, gpus: int) -> None:
     assert (training.total <= 80 * GIB) == (gpus == 8)
 
 
+def test_micro_batches_of_rows_have_one_full_row_and_a_frozen_policy_its_servers_weights(needs: Any) -> None:
+    rows = ("actor_rollout_ref.actor.use_dynamic_bsz=false", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32")
+    found = needs(*rows, "marl.policies.two.frozen=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1")
+    assert found["each GPU of one"].parts["logits of one"] == 2048 * 152_064 * 8.5
+    assert found["each GPU of two"].parts == {"contexts": 2 * GIB, "weights of two": 2 * P}
+
+
 def test_policies_of_a_pool_are_in_each_others_way_unless_offloaded(needs: Any) -> None:
     pool = ("+marl.pools.all={gpus: 8}", "+marl.policies.one.pool=all", "+marl.policies.two.pool=all")
     parts = needs(*pool, "actor_rollout_ref.rollout.gpu_memory_utilization=0.4")["each GPU of all"].parts
@@ -97,7 +104,7 @@ def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> N
 def test_what_does_not_fit_is_refused() -> None:
     Need("each GPU of one", {"logits of one": 70 * GIB}, 80.0 * GIB).check()
     need = Need("each GPU of one", {"logits of one": 80 * GIB, "contexts": GIB}, 80.0 * GIB)
-    message = r"81\.0 of 80 GiB \(logits of one 80\.0, contexts 1\.0, \.\.\.\); does not fit: use more GPUs, lower"
+    message = r"81\.0 of 80 GiB \(logits of one 80\.0, contexts 1\.0\); does not fit: use more GPUs, lower"
     with pytest.raises(MarlError, match=message):
         need.check()
 

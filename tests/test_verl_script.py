@@ -221,6 +221,7 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
             "algorithm.filter_groups.max_num_gen_batches=10 data.gen_batch_size=99",
             {"marl.sampler.filter": {"no_variance": True, "refill": 9}},
         ),
+        ("algorithm.filter_groups.enable=True", {"marl.sampler.filter": {"no_variance": True, "refill": None}}),
         ("data.truncation=left", {"data.filter_overlong_prompts": True}),
         (
             "data.train_files=/d/a.jsonl data.train_max_samples=7 data.shuffle=False sandbox_fusion.url=http://here "
