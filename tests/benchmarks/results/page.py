@@ -138,7 +138,8 @@ def on_verl(pairs: Sequence[tuple[Claim, list[Cell]]], folder: Path) -> Iterator
     yield from ("## The same on Ray and vLLM", "", *wrapped(about), "")
     yield from ("| experiment | arm | measure | Ray and vLLM | local | |", "|---|---|---|---|---|---|")
     for claim, cells in pairs:
-        arm, measure, write = claim.arms[0].name, claim.measures[0], number(claim.measures[0])
+        arm, measure = claim.arms[0].name, claim.measure(claim.comparisons[0].measure)
+        write = number(measure)
         values = [cell["metrics"][measure.key] for cell in by_seed(cells, arm).values()]
         for cell in stored(claim, folder) if len(values) > 1 else ():
             value, local = cell["metrics"][measure.key], one_more(values)
