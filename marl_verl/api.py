@@ -253,9 +253,13 @@ def _plan(
     from omegaconf import OmegaConf
 
     from marl_verl.run.prepare import continue_run, plan_run
+    from marl_verl.run.run_dir import is_running, locked
 
     files = [Path(file) for file in plugins]
     if resume is not None and recipe is None:
+        if not dry_run and is_running(Path(resume)):
+            with locked(Path(resume)):  # refused at once: planning takes seconds
+                pass
         return continue_run(Path(resume), overrides, files)
     if recipe is None or resume is not None:
         raise MarlError("give either a recipe (`marl-verl recipes` lists the bundled ones) or a run to resume")

@@ -105,7 +105,9 @@ def test_a_run_in_use_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) 
     config = (run / "config.yaml").read_bytes()
     with locked(run):
         assert main(["train", "--resume", str(run), "trainer.total_training_steps=50"]) == 2
-    assert f"run directory '{run}' is in use by process {os.getpid()} on " in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert f"run directory '{run}' is in use by process {os.getpid()} on " in printed.err
+    assert not printed.out  # refused before it is planned
     assert (run / "config.yaml").read_bytes() == config
 
 

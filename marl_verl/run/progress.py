@@ -115,7 +115,7 @@ class Display:
         self.note(f"{name} ...")
         begun = time.monotonic()
         try:
-            yield lambda fraction: self.note(f"{name}: {fraction:.0%}") if self._redraws else None
+            yield lambda fraction: self.note(f"{name}: {fraction:.0%}") if self._redraws or self._is_due() else None
         finally:
             self.close()
         self.print(f"{name}: done in {time.monotonic() - begun:.0f} s")
