@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import functools
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import ParamSpec
@@ -40,14 +41,23 @@ def check(problems: Callable[P, Iterator[str]]) -> Callable[P, None]:
     return checked
 
 
+@check
+def check_returned(value: object, kind: type, label: str) -> Iterator[str]:
+    """MarlError unless a part returned a `kind`; `label`: "`X.sample` must return a Sample"."""
+    if not isinstance(value, kind):
+        yield f"{label}, it returned {shown(value)}"
+
+
 @contextlib.contextmanager
-def user_error(label: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label: ` if any, the message in one line."""
+def user_error(label: str, *kinds: type[BaseException], line: bool = False) -> Iterator[None]:
+    """Raise exceptions of these kinds (default: MarlError) as MarlError: `label: ` if any, the message (if `line`,
+    `with_line`) in one line."""
     kinds = kinds or (MarlError,)
     try:
         yield
     except kinds as error:
-        raise MarlError(f"{label}{': ' * bool(label)}{' '.join(str(error).split())}") from error
+        text = with_line(error) if line else str(error)
+        raise MarlError(f"{label}{': ' * bool(label)}{' '.join(text.split())}") from error
 
 
 def shown(value: object, width: int = 60) -> str:
@@ -60,14 +70,23 @@ def format_error(error: BaseException) -> str:
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
+def with_line(error: BaseException) -> str:
+    """An exception as text, with the last line that is of no library, unless it is a MarlError."""
+    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
+    lines = [f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})" for frame in frames[-1:]]
+    return format_error(error) + "".join(lines)
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The hint at the end of an error about an unknown name: the nearest valid name, or all if none is near."""
+    """The hint at the end of an error about an unknown name: the nearest valid name, or some if none is near."""
     options = sorted(set(valid))
     begun = sorted((option for option in options if name and option.startswith(name)), key=len)
     close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"valid: {', '.join(options)}" if options else "none is available"
+    listed = ", ".join(options[:12]) + ", ..." * (len(options) > 12)
+    return f"valid: {listed}" if options else "none is available"
 
 
 def unknown(kind: str, name: str, valid: Iterable[str]) -> MarlError:

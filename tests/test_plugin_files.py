@@ -132,7 +132,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
     assert copy.read_bytes() == recipe.with_name("my_team.py").read_bytes()
     (file,) = one_file.files_of_run(run)
     described = json.loads((run / "plugins.json").read_text())
-    assert file.version in [each["version"] for each in described if each["distribution"] == "my_team.py"]
+    assert file.source.version in [each["version"] for each in described if each["distribution"] == "my_team.py"]
     for name in ("journals/step_00001.jsonl", "rows/step_00001.json.gz", "evaluations/step_20.jsonl"):
         use_plugin_files(run_of(run / name), [])
         assert "largest-digit" in plugins.load().names("tasks")
@@ -159,13 +159,12 @@ def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     (file,) = one_file.files_of_run(run)
     copy.write_text(text + "# changed\n")
     (changed,) = one_file.files_of_run(run)
-    message = (
-        rf'plugin\.my_team\.py \("{file.version}" -> "{changed.version}"\)\. Restore these settings to resume the run'
-    )
+    old, new = file.source.version, changed.source.version
+    message = rf'plugin\.my_team\.py \("{old}" -> "{new}"\)\. Restore these settings to resume the run'
     with pytest.raises(MarlError, match=message):
         prepare.continue_run(run, [])
     copy.unlink()
-    with pytest.raises(MarlError, match=rf'"{file.version}" -> nothing'):
+    with pytest.raises(MarlError, match=rf'"{old}" -> nothing'):
         prepare.continue_run(run, [])
     copy.write_text(text)
     (run / "plugins" / "more.py").write_text(text)

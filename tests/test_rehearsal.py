@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl.cli.main import main
 from marl_verl.episode import Team, Workflow
@@ -100,7 +101,15 @@ class Acts(Workflow):
         return (await team["solo"].act(task.prompt)).text
 
 
+class Forgets(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        team["solo"].act(task.prompt)  # type: ignore[unused-coroutine]
+        return (await team["solo"].act(task.prompt)).text
+
+
 GOOD, BAD = Task("good", "?", {"solution": "right"}), Task("bad", "?", {"bad": True})
+PARTS = {part: {"name": "acts"} for part in ("task", "workflow", "algorithm")}
+SOLO = read_team({**PARTS, "agents": {"solo": {"policy": "solo"}}, "policies": {"solo": {}}})
 WRONG = Task("wrong", "?", {"solution": "left"})
 
 
@@ -113,7 +122,14 @@ WRONG = Task("wrong", "?", {"solution": "left"})
     ],
 )
 def test_a_set_of_which_no_attempt_can_be_judged_is_refused(tasks: list[Task], why: str | None) -> None:
-    parts = {part: {"name": "acts"} for part in ("task", "workflow", "algorithm")}
-    team = read_team({**parts, "agents": {"solo": {"policy": "solo"}}, "policies": {"solo": {}}})
     with pytest.raises(MarlError, match=why) if why else nullcontext():
-        assert len(rehearse_split(Acts(), tasks, team, Judged())) == 1
+        assert len(rehearse_split(Acts(), tasks, SOLO, Judged())) == 1
+
+
+def test_an_act_that_is_not_awaited_is_refused() -> None:
+    """An agent that never acts would train silently wrong."""
+    why = "'Forgets' on task 'good': `await` is missing: coroutine 'Effects.act' was never awaited"
+    with pytest.raises(MarlError, match=why):
+        rehearse_split(Forgets(), [GOOD], SOLO, Judged())
+    with pytest.raises(MarlError, match=why):
+        check_workflow(Forgets(), GOOD, ScriptedPolicy({"solo": "right"}))

@@ -1,5 +1,6 @@
 """Synthetic rows: those of the run's own sampler, on which an algorithm is tried before work starts."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ from marl_verl_testing import check_algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import (
+    AGENT,
     Advantage,
     AdvantageResult,
     Baseline,
@@ -20,13 +22,16 @@ from marl_verl.algo.advantage import (
     Scale,
     group_ids,
 )
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm, Metric
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import RewardMix
-from marl_verl.algo.sampling import SESSION, Sample, Sampler, State, attempt, expand, leaf_episode, root
+from marl_verl.algo.sampling import SESSION, Independent, Sample, Sampler, State, attempt, expand, leaf_episode, root
+from marl_verl.backend.protocol import Report
+from marl_verl.config import fit
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig, read_team
+from marl_verl.trainer.metrics import team_metrics
 from tests.batches import SHIPPED, algorithm, row
 
 AGENTS: dict[str, Any] = {"planner": {"policy": "one", "reward": "valid-answer"}, "worker": {"policy": "two"}}
@@ -87,14 +92,22 @@ def test_every_algorithm_is_tried_on_its_own_sampler(name: str) -> None:
     check_advantage(synthetic(name))
 
 
-def test_a_sampler_that_fails_is_named() -> None:
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (Sample, "it returned no turns"),
+        (lambda: None, "`Broken.sample` must return a Sample, it returned None"),
+        (lambda: {}["lost"], r"KeyError: 'lost' \(test_synthetic.py, line \d+\)"),
+        (lambda: time.sleep(1e6), r"it does not end within 40 s: \(test_synthetic.py, line \d+\)"),
+    ],
+)
+def test_a_sampler_that_fails_is_named(sample: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Sampler):
-        async def sample(self, context: Any) -> Sample:
-            return Sample()
+        async def sample(self, context: Any) -> Any:
+            return sample()
 
-    with pytest.raises(
-        MarlError, match="sampler 'independent' fails on a synthetic task of the team: it returned no turns"
-    ):
+    monkeypatch.setattr(fit, "SECONDS", 0.1)
+    with pytest.raises(MarlError, match=f"sampler 'independent' fails on a synthetic task of the team: {message}"):
         check_advantage(synthetic("grpo", Broken()))
 
 
@@ -110,7 +123,8 @@ GIVEN: dict[str, Any] = {}  # what the parts below return
 
 def given(base: type, name: str) -> Any:
     """A part that returns what GIVEN has."""
-    return dataclass(frozen=True)(type(f"Given{name}", (base,), {"compute": lambda self, *_: GIVEN["value"]}))()
+    methods = dict.fromkeys(("compute", "of_rows"), lambda self, *_: GIVEN["value"])
+    return dataclass(frozen=True)(type(f"Given{name}", (base,), methods))()
 
 
 PARTS = [
@@ -150,6 +164,7 @@ def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
     ("value", "message"),
     [
         (lambda: result(scale=0.0), "the advantage of row 'q_0_0' .* is nan"),
+        (lambda: np.ones(3), r"`GivenEstimator\.compute` .* must return an AdvantageResult, it returned array"),
         (lambda: result(n=2), r"'ret' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
     ],
 )
@@ -222,3 +237,24 @@ def test_rows_outside_the_reach_must_not_matter() -> None:
     with pytest.raises(AssertionError, match="rows outside its task"):
         check_algorithm(Broken("batch"), BATCH, reach="task")
     check_algorithm(Broken("batch"), BATCH, reach="batch")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(None, "must return numbers by name"), ({"x": "a"}, "must return"), ({"train/success": 1}, "returns 'train")],
+)
+def test_a_metric_that_returns_something_else_or_the_name_of_another(value: Any, message: str) -> None:
+    GIVEN["value"] = value
+    metrics, table = (given(Metric, "Metric"),) * 2, RowTable.from_rows(ROWS)
+    with pytest.raises(MarlError, match=f"`of_rows` of metric 'given-metric' {message}"):
+        check_advantage(SyntheticTeam(Independent(), Algorithm(metrics=metrics), team()))
+    for reports, method in (([], "rows"), ([Report("", "", metrics={"train/success": 1.0})], "sample")):
+        with pytest.raises(MarlError, match=f"`of_{method}` of metric 'given-metric'"):
+            team_metrics(table, Algorithm().compute(table), reports, metrics[:1])
+
+
+def test_groups_have_several_rows_also_if_the_sampler_makes_one_episode() -> None:
+    GIVEN["value"] = np.zeros(2)  # one number for each agent
+    method = Algorithm(advantage=Advantage(group=AGENT, baseline=given(Baseline, "Baseline")))
+    with pytest.raises(MarlError, match="must return an array of 4 numbers"):
+        check_advantage(SyntheticTeam(Independent(episodes=1), method, team()))

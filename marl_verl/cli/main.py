@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from marl_verl.errors import MarlError, MarlWarning, RunError, format_error
+from marl_verl.errors import MarlError, MarlWarning, RunError, with_line
 from marl_verl.run.terminal import harmless, termination_as_interrupt
 from marl_verl.version import __version__
 
@@ -59,11 +59,7 @@ def reported(work: Callable[[], int], debug: bool = False) -> int:
         with contextlib.suppress(OSError):  # standard error may be full
             if debug:
                 traceback.print_exc()
-            text = str(error)
-            if not isinstance(error, MarlError):
-                frames = traceback.extract_tb(error.__traceback__)
-                frame = next((frame for frame in reversed(frames) if "site-packages" not in frame.filename), frames[-1])
-                text = f"{format_error(error)} ({frame.filename}, line {frame.lineno}). --debug shows the traceback"
+            text = with_line(error) + ". --debug shows the traceback" * (not isinstance(error, MarlError))
             # one line, also for a plugin's multi-line error
             print("marl-verl:", harmless(" ".join(text.split())), file=sys.stderr)
         return 2 if isinstance(error, MarlError | OSError) else 1

@@ -22,8 +22,9 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.advantage.returns import Returns
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.algo.credit import ReplayCredit
-from marl_verl.algo.sampling import Candidate, Sampler
+from marl_verl.algo.sampling import Candidate, Sample, Sampler
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.config.parts import algorithm_named, columns_of, loss_named
@@ -31,15 +32,17 @@ from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, marl_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
-from marl_verl.errors import MarlError, check, unknown, user_error
+from marl_verl.errors import MarlError, check, check_returned, unknown, user_error
 from marl_verl.extensions import states
 from marl_verl.options import Part
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
-from marl_verl.threads import breakpoints
+from marl_verl.threads import TimeUp, breakpoints, time_limit
 
 MOST_MOVES = 3
+SECONDS = 40.0  # of a sampler for a task, and of an algorithm for the rows
+ENDLESS = f"it does not end within {SECONDS:.0f} s"
 Samplers = dict[str, tuple[str, Sampler]]
 """Those of `samplers_of`."""
 
@@ -114,9 +117,19 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
 
 @breakpoints(None)
 def check_advantage(synthetic: "SyntheticTeam") -> None:
-    """Compute advantages of synthetic rows. MarlError for a group column or a reward that the algorithm lacks."""
-    with user_error(f"algorithm '{synthetic.team.algorithm.name}' does not fit the team"):
-        synthetic.algorithm.compute(synthetic.table(synthetic.turns(0)))
+    """MarlError if the algorithm lacks a reward or a group column of synthetic rows, or one of its parts fails."""
+    algorithm, turns = synthetic.algorithm, synthetic.turns(0)
+    label = f"algorithm '{synthetic.team.algorithm.name}' does not fit the team"
+    with user_error(label, Exception, line=True), user_error(ENDLESS, TimeUp), time_limit(SECONDS):
+        table = synthetic.table(turns)
+        result = algorithm.compute(table)
+        values: dict[str, float] = {}
+        for metric in algorithm.metrics:
+            add_metrics(values, metric.of_rows(table, result), f"`of_rows` of metric '{metric.name}'")
+        if not synthetic.sampler.branches:  # twice the episodes: groups of several rows
+            sessions = 1 + max(turn.session for turn in turns)
+            again = [replace(turn, session=sessions + turn.session) for turn in turns]
+            algorithm.compute(synthetic.table([*turns, *again]))
 
 
 @dataclass(frozen=True)
@@ -142,10 +155,12 @@ class SyntheticTeam:
         task_context = TaskContext(workflow, tasks, agents, rewards, mix, explored=self.team.explored)
         task = Task(f"synthetic-{number}", "", {"number": number})
         context = _SyntheticContext(task_context, task, task.id)
-        sample = asyncio.run(self.sampler.sample(context))
-        if sample.failures or not sample.turns:
-            why = sample.failures[0].detail if sample.failures else "it returned no turns"
-            raise MarlError(f"sampler '{name}' fails on a synthetic task of the team: {why}")
+        label = f"sampler '{name}' fails on a synthetic task of the team"
+        with user_error(label, Exception, line=True), user_error(ENDLESS, TimeUp), time_limit(SECONDS):
+            sample = asyncio.run(self.sampler.sample(context))
+            check_returned(sample, Sample, f"`{type(self.sampler).__name__}.sample` must return a Sample")
+            if sample.failures or not sample.turns:
+                raise MarlError(sample.failures[0].detail if sample.failures else "it returned no turns")
         for credit in self.algorithm.replay_credits:  # no replays: a credit may support its own workflow only
             players = credit.players(list(agents))
             for turn in (turn for turn in sample.turns if turn.agent in players):

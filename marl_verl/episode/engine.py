@@ -19,10 +19,11 @@ from typing import Any
 
 from marl_verl.episode import lanes
 from marl_verl.episode.effects import Effects
-from marl_verl.episode.errors import Limits, ReplayMismatch, WorkflowError, with_line
+from marl_verl.episode.errors import Limits, ReplayMismatch, WorkflowError
 from marl_verl.episode.journal import ActRecord, CallError, Journal, Record
 from marl_verl.episode.turn import Act, Action, changed
 from marl_verl.episode.workflow import Team, Workflow
+from marl_verl.errors import with_line
 from marl_verl.tasks import Task
 
 logger = logging.getLogger(__name__)

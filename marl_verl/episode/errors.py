@@ -1,10 +1,12 @@
 """Errors that end an episode, and its limits."""
 
-import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from marl_verl.errors import MarlError, format_error
+from marl_verl.errors import MarlError
 
 Reason = Literal["workflow-error", "policy-error", "score-error", "timeout", "token-budget"]
 """Cause of a failed episode: the workflow, a policy request, the scoring of the answer, or a limit."""
@@ -43,11 +45,15 @@ class ReplayMismatch(WorkflowError):
     """A workflow behaves differently on replay. The message names the effect and the difference."""
 
 
-def with_line(error: BaseException) -> str:
-    """The message of an exception, with the line that raised it unless it is a MarlError."""
-    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)[-1:]
-    lines = [f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})" for frame in frames]
-    return format_error(error) + "".join(lines)
+@contextmanager
+def all_awaited(label: str) -> Iterator[None]:
+    """MarlError if a workflow does not await one of its effects: an agent would silently never act."""
+    with warnings.catch_warnings(record=True, action="always", category=RuntimeWarning) as caught:
+        yield
+    for warning in caught:
+        if str(warning.message).startswith("coroutine 'Effects."):  # only Python knows, and only warns
+            raise MarlError(f"{label}: `await` is missing: {warning.message}")
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def short(text: str, width: int = 120) -> str:

@@ -15,7 +15,7 @@ from marl_verl.episode.engine import replayed
 from marl_verl.episode.errors import short
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import Observation, message_text
-from marl_verl.errors import MarlError, format_error, user_error
+from marl_verl.errors import user_error
 from marl_verl.inspect.episodes import EpisodeFile, Header
 from marl_verl.options import build
 from marl_verl.run.terminal import count, harmless, indented, table
@@ -76,12 +76,10 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
         again = Rerun(waiting, run.finished, plain(answer), dict(run.invalid))
     if again.finished or _same(again.answer, episode.answer):  # the answer that was scored
-        try:
+        failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
+        with user_error(failed, Exception, line=True):
             score, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
             again.score, again.outcomes = by_side(score)
-        except Exception as error:  # raised by the task set
-            failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
-            raise MarlError(f"{failed}: {format_error(error)}") from error
     return again
 
 

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import pluggy
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from marl_verl.errors import MarlError, MarlWarning, check_known, format_error, unknown, user_error
+from marl_verl.errors import MarlError, MarlWarning, check_known, shown, unknown, user_error
 from marl_verl.extensions import missing_extras
 from marl_verl.plugins import builtins, one_file, registry
 from marl_verl.plugins.registry import KINDS, PROJECT, Entry, Registry, Source
@@ -45,13 +44,18 @@ class Plugins:
     registered: list[Entry] = field(default_factory=list)
 
     def get(self, kind: str, name: str) -> Any:
-        """The object of a name, e.g. `get("workflows", "inventory")`, imported if lazy. MarlError as `entry`."""
+        """The object of a name, as in `get("workflows", "inventory")`. MarlError as `entry`, and for another kind."""
         entry = self.entry(kind, name)
-        if not isinstance(entry.target, str):
-            return entry.target
-        label = f"{KINDS[kind]} '{entry.name}' of {entry.source}"
-        with user_error(f"{label}: cannot import '{entry.target}'", Exception):  # a plugin's module may raise anything
-            return pkgutil.resolve_name(entry.target)
+        target, label = entry.target, f"{KINDS[kind][0]} '{entry.name}' of {entry.source}"
+        if isinstance(target, str):
+            with user_error(f"{label}: cannot import '{target}'", Exception):  # a plugin's module may raise anything
+                target = pkgutil.resolve_name(target)
+        base: type = pkgutil.resolve_name(KINDS[kind][1])
+        classes = kind in ("tasks", "workflows", "samplers")
+        if not (inspect.isclass(target) and issubclass(target, base) if classes else isinstance(target, base)):
+            wanted = f"{'a subclass' if classes else 'an instance'} of {base.__name__}"
+            raise MarlError(f"{label} must be {wanted}, not {shown(target)}")
+        return target
 
     def entry(self, kind: str, name: str) -> Entry:
         """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
@@ -61,7 +65,7 @@ class Plugins:
         if len(entries) > 1:
             owners = " and by ".join(str(entry.source) for entry in entries)
             choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in entries)
-            raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
+            raise MarlError(f"{KINDS[kind][0]} '{name}' is registered by {owners}: write {choices}")
         return entries[0]
 
     def find(self, kind: str, name: str) -> list[Entry]:
@@ -104,11 +108,11 @@ class Plugins:
         """The error for a name that is neither registered nor one of `more`: the nearest, or what to install."""
         extras = missing_extras()
         if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
-            return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
+            return MarlError(f"unknown {KINDS[kind][0]} '{name}': pip install 'marl-verl[{extra}]' may register it")
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
         if extras:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
-        return MarlError("; ".join([str(unknown(KINDS[kind], name, [*more, *self.names(kind)])), *reasons]))
+        return MarlError("; ".join([str(unknown(KINDS[kind][0], name, [*more, *self.names(kind)])), *reasons]))
 
 
 @functools.cache
@@ -194,7 +198,8 @@ def _load_point(point: importlib.metadata.EntryPoint) -> object:
 def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object], parts: Registry) -> tuple[str, ...]:
     """Import a plugin, run its `marl_register` and add its hooks. Returns their names. MarlError where it is broken."""
     source = parts.source
-    try:
+    # plugin code may raise anything
+    with user_error(f"{source} cannot be loaded from '{source.target}'", Exception, SystemExit, line=True):
         plugin: Any = import_plugin()
         plugin = plugin() if inspect.isclass(plugin) else plugin
         hooks = sorted(name for name in dir(plugin) if name.startswith("marl_") and callable(getattr(plugin, name)))
@@ -207,11 +212,6 @@ def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object]
         if "marl_register" in hooks:
             plugin.marl_register(parts)
         manager.register(plugin, name=f"{source.distribution}:{source.plugin}")
-    except (Exception, SystemExit) as error:  # of plugin code
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        reason = " ".join(format_error(error).split())
-        reason += "" if isinstance(error, MarlError) else f" ({at.filename}, line {at.lineno})"
-        raise MarlError(f"{source} cannot be loaded from '{source.target}': {reason}") from error
     return tuple(hooks)
 
 

@@ -44,10 +44,6 @@ class PluginFile:
         content = hashlib.sha256(self.text.encode()).hexdigest()
         return Source(Path(self.name).stem, self.name, content[:12], self.path, content)
 
-    @property
-    def version(self) -> str:
-        return self.source.version
-
 
 def read_files(paths: Iterable[Path]) -> list[PluginFile]:
     """Read plugin files, each once. MarlError: no such file (with the nearest), or two of one name."""
@@ -113,7 +109,7 @@ def modules_of(path: str) -> list[str]:
 def load_file(file: PluginFile) -> types.ModuleType:
     """Import a plugin file from its text, once per name and content."""
     stem = re.sub(r"[^A-Za-z0-9]+|^(?=[0-9])", "_", file.name.removesuffix(".py"))
-    name = f"{PACKAGE}.{stem}_{file.version}"
+    name = f"{PACKAGE}.{stem}_{file.source.version}"
     if name in sys.modules:
         return sys.modules[name]
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))

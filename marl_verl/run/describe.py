@@ -54,7 +54,7 @@ def describe(plan: "Plan") -> str:
         f"  steps   {steps} of {config.data.train_batch_size} tasks",
     ]
     lines += [f"  memory  {need}" for need in plan.needs]
-    lines += [f"  plugin  {file.name} (content {file.version})" for file in plan.files]
+    lines += [f"  plugin  {file.name} (content {file.source.version})" for file in plan.files]
     return "\n".join([*lines, *plan.notes])
 
 

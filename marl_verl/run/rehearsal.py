@@ -11,7 +11,7 @@ from marl_verl.algo.sampling.context import Candidate, SamplingContext, TaskCont
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
-from marl_verl.episode.errors import Limits, UnknownAgentError
+from marl_verl.episode.errors import Limits, UnknownAgentError, all_awaited
 from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError, MarlWarning, format_error, user_error
 from marl_verl.models.sources import ModelToMake
@@ -105,7 +105,8 @@ def rehearse(
                 await context.judge(run)
 
     try:
-        with breakpoints(None), time_limit(2 * SECONDS):  # an endless loop would block `wait_for`
+        # an endless loop would block `wait_for`
+        with all_awaited(context.label), breakpoints(None), time_limit(2 * SECONDS):
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
     except WorkflowError as error:
         for why in (why for key, why in run.refused.items() if key not in MESSAGES):

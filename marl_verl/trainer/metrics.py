@@ -8,6 +8,7 @@ import numpy as np
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.backend.protocol import Report
 from marl_verl.tasks.base import side_statistics, winner
 
@@ -64,9 +65,10 @@ def team_metrics(
     for agent, statistics in agent_statistics(table, result).items():
         values |= {f"agent/{agent}/{name}": value for name, value in statistics.items()}
     values |= {f"agent/{agent}/read_length": tokens for agent, tokens in mean_read(reports).items()}
-    values |= averages(report.metrics for report in reports)
+    names = [f"'{metric.name}'" for metric in metrics]
+    add_metrics(values, averages(report.metrics for report in reports), f"`of_sample` of metric {' or '.join(names)}")
     for metric in metrics:
-        values |= {name: float(value) for name, value in metric.of_rows(table, result).items()}
+        add_metrics(values, metric.of_rows(table, result), f"`of_rows` of metric '{metric.name}'")
     return values
 
 

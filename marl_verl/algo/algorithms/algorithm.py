@@ -15,7 +15,7 @@ from marl_verl.algo.credit import Credit, ReplayCredit, TableCredit
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.sampler import ColumnFunction
-from marl_verl.errors import MarlError, shown
+from marl_verl.errors import MarlError, check, check_returned, shown, user_error
 from marl_verl.options import Find, Part, build, check_type, config_of
 from marl_verl.team import AgentConfig
 
@@ -37,6 +37,16 @@ class Metric(Part):
         """Metrics of one task, from its sample (including texts), computed in the rollout worker. A step reports their
         mean over the tasks that have the name."""
         return {}
+
+
+@check
+def add_metrics(values: dict[str, float], metrics: Mapping[str, Any], label: str) -> Iterator[str]:
+    """Add the metrics that `label` returned to `values`. MarlError for a name that is there, and for no number."""
+    with user_error(f"{label} must return numbers by name", AttributeError, TypeError, ValueError):
+        numbers = {name: float(value) for name, value in metrics.items()}
+    for name in (name for name in numbers if name in values):
+        yield f"{label} returns '{name}', which is the name of another metric: rename it"
+    values |= numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +187,7 @@ def step_document(
 
 def _checked(result: AdvantageResult, table: RowTable, label: str) -> AdvantageResult:
     """The result of an estimator. MarlError unless it has a finite number for each row, and for each token if any."""
+    check_returned(result, AdvantageResult, f"{label} must return an AdvantageResult")
     numbers = {name: getattr(result, name) for name in ("ret", "reward", "baseline", "scale", "group", "sample")}
     for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
         numbers_of(values, len(table), f"'{name}' of {label}")

@@ -11,6 +11,7 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.advantage.rows import TableRow
+from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.algo.credit import with_credit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext, measured
@@ -25,7 +26,7 @@ from marl_verl.episode import Episode, Journal
 from marl_verl.episode.codec import decode_journal
 from marl_verl.episode.communication import read_lengths
 from marl_verl.episode.errors import Limits
-from marl_verl.errors import format_error
+from marl_verl.errors import check_returned, format_error
 from marl_verl.extensions import extension, use_run_options, used_run_options
 from marl_verl.options import build
 from marl_verl.tasks.base import SET, Task
@@ -141,6 +142,7 @@ class RolloutWorker:
         for name, sent in states.items():
             extension("state", name).enter(sent)
         sample = await sampler.sample(context)
+        check_returned(sample, Sample, f"`{type(sampler).__name__}.sample` must return a Sample")
         report.written = {name: extension("state", name).written(sample.episodes) for name in states}
         if not validate:
             for credit in self.algorithm.replay_credits:
@@ -154,7 +156,7 @@ class RolloutWorker:
         if validate:
             return {}
         for metric in self.algorithm.metrics:
-            report.metrics.update(metric.of_sample(sample))
+            add_metrics(report.metrics, metric.of_sample(sample), f"`of_sample` of metric '{metric.name}'")
         trained, tags = self.parts.trained, {turn.row: row_tag(turn, step) for turn in sample.turns}
         fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy in trained}
         if self.joint is not None:

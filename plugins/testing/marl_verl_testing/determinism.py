@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from marl_verl.algo.sampling import drive
 from marl_verl.episode import Journal, ReplayMismatch, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal, plain
+from marl_verl.episode.errors import all_awaited
 from marl_verl.tasks import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
@@ -38,7 +39,7 @@ def check_workflow(
         The first run, finished.
     """
     name = _name(workflow, task)
-    with time_limit(f"check_workflow of {name}", seconds):
+    with time_limit(f"check_workflow of {name}", seconds), all_awaited(name):
         first, acted = asyncio.run(replayable(workflow, task, policy, seed, orders))
         context = ScriptedContext(workflow, task, policy, seed=seed)
         same_elsewhere(lambda: _lines(asyncio.run(_run(context))), _lines(first), name, ReplayMismatch)

@@ -14,7 +14,7 @@ from marl_verl.algo.sampling import Sample, Sampler
 from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.episode import ReplayMismatch, Workflow, WorkflowError
 from marl_verl.episode.turn import JOIN
-from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.errors import MarlError, MarlWarning, check_returned
 from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing.determinism import replayable
 from marl_verl_testing.given import SECONDS, must, nothing_left, same, same_elsewhere, time_limit
@@ -125,7 +125,7 @@ async def _sampled(sampler: Sampler, context: ScriptedContext) -> Sample:
     """The sampler's result, asserting its type and that no task is left running."""
     before = asyncio.all_tasks()
     sample = await sampler.sample(context)
-    must(isinstance(sample, Sample), f"`sample` must return a Sample, it returned {sample!r:.60}")
+    check_returned(sample, Sample, f"`{type(sampler).__name__}.sample` must return a Sample")
     await nothing_left(before, "when the sampler has returned")
     return sample
 
