@@ -146,11 +146,19 @@ def _tasks_once() -> Iterator[None]:
         yield
 
 
+INVENTORY = """
+defaults: [marl_trainer, _self_]
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}"""
+
+
 @pytest.fixture(scope="module")
 def recipe(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file with the RECIPE of a test's module."""
+    """A file with the RECIPE of a test's module, or with what it adds to section `marl` of the inventory task."""
     path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
-    path.write_text(request.module.RECIPE)
+    text = request.module.RECIPE
+    path.write_text(text if "defaults:" in text else INVENTORY + text)
     return path
 
 

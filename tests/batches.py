@@ -1,4 +1,4 @@
-"""For each algorithm, rows that it takes, and what it computes of rows."""
+"""For each algorithm, rows that it takes, and what it computes of rows; and a config with overrides, resolved."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,13 +6,22 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from marl_verl_testing.rows import Rows, algorithm, episodes, joint_trees, keep, row, trees
+from omegaconf import DictConfig
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.algorithms import Algorithm
+from marl_verl.config.compose import with_overrides
 from marl_verl.config.parts import finder
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.options import Part
 
 __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
+
+
+def resolved(config: DictConfig, *overrides: str) -> Any:
+    config = with_overrides(config, overrides)
+    return resolve(config, team_of(config))
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:

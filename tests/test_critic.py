@@ -23,6 +23,7 @@ from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig, read_team
+from tests.batches import resolved
 
 # What the team's critic sees
 
@@ -71,20 +72,11 @@ def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
 # Which critics a run has
 
 RECIPE = """
-defaults: [marl_trainer, _self_]
-data: {train_batch_size: 8, max_prompt_length: 48}
-marl:
-  task: {name: inventory}
-  workflow: {name: inventory}
   algorithm: {name: ippo}
   agents: {holder: {policy: one}, asker: {policy: two}}
   policies: {one: {model: {path: /models/one}, actor: {optim: {lr: 0.5}}}, two: {model: {path: /models/two}}}
+data: {train_batch_size: 8, max_prompt_length: 48}
 """
-
-
-def resolved(composed: DictConfig, *overrides: str) -> Any:
-    config = with_overrides(composed, overrides)
-    return resolve(config, team_of(config))
 
 
 @pytest.mark.slow

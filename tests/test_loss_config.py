@@ -9,26 +9,15 @@ from omegaconf import DictConfig
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
-from marl_verl.config.compose import with_overrides
 from marl_verl.config.parts import loss_named
-from marl_verl.config.resolve import resolve
-from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
+from tests.batches import resolved
 
 RECIPE = """
-defaults: [marl_trainer, _self_]
-data: {train_batch_size: 8}
-marl:
-  task: {name: inventory}
-  workflow: {name: inventory}
   agents: {holder: {policy: one}, asker: {policy: two}}
   policies: {one: {tiny: {}}, two: {tiny: {}}}
+data: {train_batch_size: 8}
 """
-
-
-def resolved(composed: DictConfig, *overrides: str) -> DictConfig:
-    config = with_overrides(composed, overrides)
-    return resolve(config, team_of(config))
 
 
 def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one_need_not_fit(

@@ -131,8 +131,8 @@ def test_the_content_of_a_plugin_is_hashed(install: Install, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        (None, "'puzzles_pkg.parts:Rubik': No module named 'puzzles_pkg'"),
-        ("class Rubik2: ...", "'puzzles_pkg.parts:Rubik': .* no attribute 'Rubik'"),
+        (None, "No module named 'puzzles_pkg'"),
+        ("class Rubik2: ...", "no attribute 'Rubik'"),
         ("class Rubik: ...", "must be a subclass of TaskSet, not <class 'puzzles_pkg.parts.Rubik'>"),
     ],
 )

@@ -15,10 +15,6 @@ from marl_verl.evaluation.launch import _policy
 
 pytestmark = pytest.mark.slow  # whole configs are composed
 RECIPE = """
-defaults: [marl_trainer, _self_]
-marl:
-  task: {name: inventory}
-  workflow: {name: inventory}
   agents: {holder: {policy: one}, asker: {policy: two}}
   policies:
     one: {base: shared, tiny: {steps: 100}, actor: {optim: {lr: 1.0e-3}}}

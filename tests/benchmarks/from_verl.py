@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import yaml
+from marl_verl_report.decide import estimate
 from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
@@ -27,39 +28,20 @@ from tests.benchmarks.run import install_plugin
 from tests.benchmarks.stock import environment, on_a_cpu, with_newline
 
 SEEDS, STEPS, TASKS = (0, 1, 2), 20, 640
-QUANTILES = {2: 12.706, 3: 4.303}  # of Student's t at 97.5 %, by the number of seeds
 OURS, STOCK = "marl_verl.main_ppo", "verl.trainer.main_ppo"
 SCRIPT = """
-algorithm.adv_estimator=grpo
-data.train_files={folder}/train.parquet
-data.val_files={folder}/test.parquet
-data.train_batch_size=32
-data.max_prompt_length=32
-data.max_response_length=8
-data.filter_overlong_prompts=true
-data.truncation=error
+algorithm.adv_estimator=grpo algorithm.use_kl_in_reward=false
+data.train_files={folder}/train.parquet data.val_files={folder}/test.parquet data.train_batch_size=32
+data.max_prompt_length=32 data.max_response_length=8 data.filter_overlong_prompts=true data.truncation=error
 data.seed={seed}
 actor_rollout_ref.model.path={folder}/model
-actor_rollout_ref.actor.optim.lr=1e-3
-actor_rollout_ref.actor.ppo_mini_batch_size=32
-actor_rollout_ref.actor.use_dynamic_bsz=true
-actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536
-actor_rollout_ref.actor.use_kl_loss=false
-actor_rollout_ref.actor.entropy_coeff=0
-actor_rollout_ref.rollout.name=vllm
-actor_rollout_ref.rollout.n=8
-actor_rollout_ref.rollout.max_model_len=64
-actor_rollout_ref.rollout.tensor_model_parallel_size=1
-actor_rollout_ref.rollout.seed={seed}
-algorithm.use_kl_in_reward=false
-trainer.critic_warmup=0
-trainer.logger=[file]
-trainer.experiment_name=sums-{seed}
-trainer.n_gpus_per_node=1
-trainer.nnodes=1
-trainer.save_freq=-1
-trainer.test_freq=20
-trainer.total_epochs=1
+actor_rollout_ref.actor.optim.lr=1e-3 actor_rollout_ref.actor.ppo_mini_batch_size=32
+actor_rollout_ref.actor.use_dynamic_bsz=true actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536
+actor_rollout_ref.actor.use_kl_loss=false actor_rollout_ref.actor.entropy_coeff=0
+actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.max_model_len=64
+actor_rollout_ref.rollout.tensor_model_parallel_size=1 actor_rollout_ref.rollout.seed={seed}
+trainer.critic_warmup=0 trainer.logger=[file] trainer.experiment_name=sums-{seed}
+trainer.n_gpus_per_node=1 trainer.nnodes=1 trainer.save_freq=-1 trainer.test_freq=20 trainer.total_epochs=1
 """
 
 
@@ -92,16 +74,14 @@ def make(folder: Path) -> None:
     for split, count in (("train", TASKS), ("test", 20)):
         pairs = [(a, b) for a in range(10) for b in range(10) if ((a + 3 * b) % 5 == 0) == (split == "test")]
         drawn = pairs if split == "test" else random.Random(0).choices(pairs, k=count)
-        rows = [
-            {
-                "data_source": "openai/gsm8k",
-                "prompt": [{"role": "user", "content": f"{a} plus {b}"}],
-                "ability": "math",
-                "reward_model": {"style": "rule", "ground_truth": str(a + b)},
-                "extra_info": {"split": split, "index": number},
-            }
-            for number, (a, b) in enumerate(drawn)
-        ]
+        rows = []
+        for number, (a, b) in enumerate(drawn):
+            prompt, truth = (
+                [{"role": "user", "content": f"{a} plus {b}"}],
+                {"style": "rule", "ground_truth": str(a + b)},
+            )
+            row = {"data_source": "openai/gsm8k", "prompt": prompt, "ability": "math", "reward_model": truth}
+            rows.append({**row, "extra_info": {"split": split, "index": number}})
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")
     with_newline(made, folder / "model")
     template = folder / "model" / "chat_template.jinja"  # without the new token, which the model has never seen
@@ -154,9 +134,8 @@ def report(folder: Path) -> None:
     for name, steps in [("1 to 5", slice(0, 5)), ("6 to 20", slice(5, 20)), ("all", slice(0, STEPS))]:
         ours, stock = ([statistics.mean(curves[module, seed][steps]) for seed in seeds] for module in (OURS, STOCK))
         shares = [", ".join(f"{value:.3f}" for value in side) for side in (ours, stock)]
-        paired = [one - other for one, other in zip(ours, stock, strict=True)]
-        spread = QUANTILES[len(seeds)] * statistics.stdev(paired) / len(seeds) ** 0.5
-        print(f"| {name} | {shares[0]} | {shares[1]} | {statistics.mean(paired):+.3f} ± {spread:.3f} |")
+        paired = estimate([one - other for one, other in zip(ours, stock, strict=True)])
+        print(f"| {name} | {shares[0]} | {shares[1]} | {paired.mean:+.3f} ± {paired.high - paired.mean:.3f} |")
     for seed in seeds:
         both = statistics.correlation(curves[OURS, seed], curves[STOCK, seed])
         print(f"seed {seed}: correlation of the two curves over the steps {both:.2f}")

@@ -1,11 +1,11 @@
-"""The benchmarks' plugin: a one-agent team on the inventory task, which stock verl is given in `stock.py`, and sums."""
+"""The benchmarks' plugin: the inventory task for one agent, which stock verl is given in `stock.py`, and sums."""
 
 import random
 from typing import Any
 
 from marl_verl_tiny.inventory import Inventory
 
-from marl_verl import Task, TaskSet, Workflow, hookimpl
+from marl_verl import TaskSet, hookimpl
 
 
 class Lookup(Inventory):
@@ -18,13 +18,6 @@ class Lookup(Inventory):
         return [
             (task.prompt, task.data["digits"][task.data["index"] - 1 if rng.random() < good else 0]) for task in chosen
         ]
-
-
-class Solve(Workflow):
-    """One agent, one act."""
-
-    async def run(self, task: Task, team: Any) -> str:
-        return str((await team["solver"].act(task.prompt)).text)
 
 
 class Sums(TaskSet):
@@ -43,4 +36,3 @@ class Sums(TaskSet):
 def marl_register(registry: Any) -> None:
     registry.task("lookup", Lookup)
     registry.task("sums", Sums)
-    registry.workflow("solve", Solve)

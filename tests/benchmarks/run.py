@@ -45,7 +45,7 @@ SOLO = """
 defaults: [marl_trainer, _self_]
 marl:
   task: {{name: lookup, train_size: 4096, test_size: 20}}
-  workflow: {{name: solve}}
+  workflow: {{name: single}}
   algorithm: {{name: grpo}}
   agents: {{solver: {{policy: solver}}}}
   policies: {{solver: {{tiny: {{steps: 100, good: 0.2}}}}}}
