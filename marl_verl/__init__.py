@@ -8,7 +8,6 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.version import __version__ as __version__
@@ -45,7 +44,8 @@ def lazy_names(package: str) -> dict[str, str]:
     """Name -> module, of the imports in the file of a package."""
     import ast
 
-    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
+    loader: Any = sys.modules[package].__loader__  # a package may be in a zip
+    tree = ast.parse(loader.get_source(package))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 

@@ -121,8 +121,8 @@ class TeamConfig:
     def explored(self) -> frozenset[str]:
         """The policies of whose acts a sampler makes alternatives: the trained ones. In an evaluation, where all
         are frozen, those of this run; all if each is external."""
-        own = [name for name, policy in self.policies.items() if not policy.external]
-        return frozenset(self.trained or own or self.policies)
+        internal = [name for name, policy in self.policies.items() if not policy.external]
+        return frozenset(self.trained or internal or self.policies)
 
     def agents_of(self, policy: str) -> list[str]:
         """The agents that act with a model: with the policy, or with past versions of it."""

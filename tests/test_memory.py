@@ -75,11 +75,9 @@ def test_full_training_of_7b(needs: Any, gpus: int) -> None:
     assert (training.total <= 80 * GIB) == (gpus == 8)
 
 
-def test_micro_batches_of_rows_have_one_full_row_and_a_frozen_policy_its_servers_weights(needs: Any) -> None:
+def test_micro_batches_of_rows_have_one_full_row(needs: Any) -> None:
     rows = ("actor_rollout_ref.actor.use_dynamic_bsz=false", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=32")
-    found = needs(*rows, "marl.policies.two.frozen=true", "actor_rollout_ref.rollout.tensor_model_parallel_size=1")
-    assert found["each GPU of one"].parts["logits of one"] == 2048 * 152_064 * 8.5
-    assert found["each GPU of two"].parts == {"contexts": 2 * GIB, "weights of two": 2 * P}
+    assert needs(*rows)["each GPU of one"].parts["logits of one"] == 2048 * 152_064 * 8.5
 
 
 def test_policies_of_a_pool_are_in_each_others_way_unless_offloaded(needs: Any) -> None:

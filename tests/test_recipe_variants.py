@@ -18,6 +18,7 @@ import torch  # noqa: F401 -- where it is imported, the checks of a plan need no
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl import plugins
 from marl_verl.cli.main import main
 from marl_verl.config import compose
 from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
@@ -27,6 +28,7 @@ from marl_verl.config.stored import marl_section
 from marl_verl.config.variants import TABLE, Variant, variant_overrides, variants_of
 from marl_verl.errors import MarlError
 from marl_verl.models import count, sources
+from marl_verl.plugins import one_file
 from marl_verl.run import prepare
 from marl_verl.run.describe import describe
 from marl_verl.run.prepare import Plan, check_settings, plan_run
@@ -138,6 +140,7 @@ def test_a_variant_is_right(
             monkeypatch.setenv(variable, value)
         overrides = variant_overrides(recipe, names)
         config = compose.compose(recipe, overrides, hardware="gpu" if on_gpu(recipe) else "cpu")
+        plugins.use_files(one_file.read_files([recipe.parent / path for path in config.marl.plugins or ()]))
         check_settings(config)
         assert_written(config, overrides)
         return

@@ -127,7 +127,6 @@ def test_a_set_of_which_no_attempt_can_be_judged_is_refused(tasks: list[Task], w
 
 
 def test_an_act_that_is_not_awaited_is_refused() -> None:
-    """An agent that never acts would train silently wrong."""
     why = "'Forgets' on task 'good': `await` is missing: coroutine 'Effects.act' was never awaited"
     with pytest.raises(MarlError, match=why):
         rehearse_split(Forgets(), [GOOD], SOLO, Judged())

@@ -80,8 +80,9 @@ def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
     """
     reward = np.zeros(len(table))
     for name, weight in sorted(weights.items()):
+        present = table.having(name)
         if name != "tool":  # 0 without a call, as in SHARP
-            table.check_roles(table.having(name), f"reward '{name}'")
+            table.check_roles(present, f"reward '{name}'")
         reward += weight * table.rewards.get(name, 0.0)
     return reward
 

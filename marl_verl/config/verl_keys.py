@@ -274,7 +274,7 @@ def changed(
         known = isinstance(default, Mapping) and name in default
         if not known and isinstance(default, Mapping) and default and not OPEN.fullmatch(below):
             hint = pip_line(str(name)) if name in missing_extras() else nearest(str(name), map(str, default))
-            instead = verdict(below)
+            instead = VERDICTS.get(below, UNUSED)  # of the key itself: another one of its section is a typo
             raise MarlError(f"unknown key '{path}': {hint if instead in (PASS, DROP, UNUSED) else instead}")
         yield from changed(value, default[name] if known else None, below, path, allowed)
 

@@ -25,7 +25,7 @@ import psutil
 from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu, ray_address
-from marl_verl.config.placement import Pool, pools_of, server_gpus
+from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.models.count import Model, sizes
@@ -122,9 +122,8 @@ def estimate(
                 tokens = min(_tokens(part, longest), most or float("inf"))
                 fsdp = part.actor.fsdp_config
                 learners[name] = fsdp, training(model, part, fsdp, pool.size, tokens, gpu)
-            elif local or len(pool.policies) == 1:  # a server that no update puts to sleep
-                width = 4 if rollout.dtype in ("float32", "fp32") else 2
-                need[f"weights of {name}"] = width * model.parameters / (1 if local else server_gpus(rollout))
+            elif local:
+                need[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 sized = sizes(critic.model) or model
                 learners[f"{name}'s critic"] = critic.fsdp, training(sized, critic, critic.fsdp, pool.size, 0, gpu)

@@ -92,8 +92,8 @@ class VerlRows(TaskSet):
         most = self.train_max_samples if split == "train" else self.val_max_samples
         if 0 < most < len(rows):
             rows = random.Random(f"data.{FILES[split]} {seed}").sample(rows, most) if self.shuffle else rows[:most]
-        if self.own_score:
-            import_module("verl.utils.reward_score")  # takes seconds, which are not those of a score
+        if self.own_score and any(row.get(self.reward_fn_key) not in PROGRAMS for _, _, row in rows):
+            import_module("verl.utils.reward_score")  # takes seconds, which are not those of a rehearsal's score
         seen: Counter[str] = Counter()
         tasks = []
         for place, name, row in rows:

@@ -58,7 +58,7 @@ class Trainer:
             kind = extension("policy", settings[0].kind)
             self.past = kind.Past(config, self.team, self.policies, self.run_dir.folder)
         self.reports: list[Report] = []  # of the step
-        marl = marl_of(config)
+        self.marl = marl = marl_of(config)
         self.filter, curriculum = marl.sampler.filters, marl.data.curriculum
         asynchronous = marl.schedule.mode == "async"
         single = (curriculum is not None or self.filter is not None) and not asynchronous
@@ -128,7 +128,7 @@ class Trainer:
         return values
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
-        """Play tasks, which get the states of earlier steps (`extensions`, group `state`), and wait for all."""
+        """Play tasks and wait for all. Each gets the states of earlier steps (`extensions`, group `state`)."""
         sent = {name: state.sent() for name, state in self.states.items()}
         return self.rollouts.sample([{**task, "states": sent} for task in tasks], step, validate)
 
@@ -247,7 +247,7 @@ class Synchronous:
 
     def _in_turn(self, rows: Rows) -> Rows:
         """The rows of those policies whose turn the step is (`marl.schedule.turns`)."""
-        settings = marl_of(self.trainer.config).schedule
+        settings = self.trainer.marl.schedule
         if not settings.turns:
             return rows
         turn = settings.turns[(self.trainer.step - 1) // settings.turn_steps % len(settings.turns)]

@@ -79,12 +79,13 @@ def write_summary(trainer: "Trainer") -> dict[str, Any]:
     lines = trainer.run_dir.read_metrics()
     steps = [line for line in lines if "train/success" in line]
     validations = {line["step"]: line for line in lines if "validation/success" in line}
+    last = max(validations, default=0)
     tasks, saved = len(trainer.data.held_out), complete(folder / "checkpoints")
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
     durations = sorted(line["seconds/step"] for line in steps)
     summary = {
         **_success(validations.get(0, {}), tasks, "before"),  # {}: trainer.val_before_train was off
-        **_success(validations.get(max(validations, default=0), {}), tasks, "after"),
+        **_success(validations.get(last, {}) if last or not steps else {}, tasks, "after"),
         "eval_tasks": tasks,
         "steps": int(steps[-1]["step"]) if steps else 0,
         "seconds_total": time.time() - timing["begun"] if "begun" in timing else None,

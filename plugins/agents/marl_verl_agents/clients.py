@@ -209,7 +209,7 @@ def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, A
         raise asyncio.CancelledError from error
 
 
-transport = functools.partial(TeamTransport)
+transport = functools.update_wrapper(functools.partial(TeamTransport), TeamTransport)
 """A `TeamTransport`. No class: `team.transport(...)` would make it of the team alone."""
 
 

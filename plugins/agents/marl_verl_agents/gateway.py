@@ -163,7 +163,7 @@ class EpisodeTransport(TeamTransport):
     A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
 
     Attributes:
-        acts: in progress.
+        acts: the requests in progress.
     """
 
     def __init__(self, team: Team, agent: str, ignored: Sequence[str]) -> None:
@@ -202,6 +202,8 @@ class EpisodeTransport(TeamTransport):
             self._conversations += 1
             slot = None if self._conversations == 1 else f"conversation-{self._conversations}"
         try:
+            if asked.n == 1:
+                return [await self._act(agent, asked, slot)]
             return await super()._acts(agent, asked, slot)
         except BaseException:
             self._given_up[key] = slot

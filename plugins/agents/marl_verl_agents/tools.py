@@ -142,5 +142,5 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
                 ready.set_exception(error)
 
 
-mcp_server = functools.partial(McpServer)
+mcp_server = functools.update_wrapper(functools.partial(McpServer), McpServer)
 """An `McpServer`. No class: `team.mcp(...)` would make it of the team alone."""

@@ -107,7 +107,7 @@ def run_all(code: str, tests: Sequence[Test], limits: Limits) -> list[Outcome]:
 
 
 def first_failing(code: str, tests: Sequence[Test], limits: Limits) -> tuple[int, Outcome] | None:
-    """(its number, outcome) of the first test that a program does not pass; the later ones do not run."""
+    """(number, outcome) of the first test that a program does not pass; the later ones do not run."""
     outcomes = ((number, run_test(code, test, limits)) for number, test in enumerate(tests))
     return next(((number, outcome) for number, outcome in outcomes if not outcome.passed), None)
 
