@@ -54,17 +54,13 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as site:
         install_plugin(Path(site))
-        compare(folder, options.limit)
-
-
-def compare(folder: Path, limit: int | None) -> None:
-    if not (folder / "model").is_dir():
-        make(folder)
-    missing = [(seed, module) for seed in SEEDS for module in (OURS, STOCK) if not ended(folder, module, seed)]
-    for seed, module in missing[:limit]:
-        train(folder, module, seed)
-        print(module, seed, "  ".join(f"{value:.3f}" for value in curve(folder, module, seed)), flush=True)
-    if limit is None or len(missing) <= limit:
+        if not (folder / "model").is_dir():
+            make(folder)
+        missing = [(seed, module) for seed in SEEDS for module in (OURS, STOCK) if not ended(folder, module, seed)]
+        for seed, module in missing[: options.limit]:
+            train(folder, module, seed)
+            print(module, seed, "  ".join(f"{value:.3f}" for value in curve(folder, module, seed)), flush=True)
+    if options.limit is None or len(missing) <= options.limit:
         report(folder)
 
 

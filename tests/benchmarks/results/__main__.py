@@ -10,6 +10,7 @@ has ended, so that the command can be interrupted and repeated.
 """
 
 import argparse
+import itertools
 import os
 import shlex
 import sys
@@ -44,8 +45,9 @@ def main() -> None:
                 print(f"{claim.name}, {cell['arm']}, on Ray and vLLM: {cell['metrics']}", flush=True)
             continue
         cells.borrow(claim, CLAIMS)
-        for seeds in decide.looks(claim.most, FEWEST):
-            arms = page.undecided(claim, cells.stored(claim))
+        for last, seeds in itertools.pairwise([0, *decide.looks(claim.most, FEWEST)]):
+            # not by the seeds of a look that was interrupted
+            arms = page.undecided(claim, [cell for cell in cells.stored(claim) if cell["seed"] < last])
             wanted = cells.missing(claim, arms, range(min(seeds, options.seeds or seeds)))
             if options.list and wanted:
                 print("\n".join(shlex.join(claim.command(*cell)) for cell in wanted))
