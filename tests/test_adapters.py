@@ -107,15 +107,15 @@ def test_checkpoints_are_those_of_separate_policies(verl_model: Path, tmp_path: 
         assert _equal(alone.weights(), whole[name])
 
 
-# One adapter that verl merges for the servers: they receive base + (alpha / r) B A, and training goes on unchanged
+# An adapter that verl merges into the weights of the servers, base + (alpha / r) B A; training does not notice
 
 
 RANK, ALPHA = 2, 8
 
 
 def _find(weights: dict[str, torch.Tensor], *parts: str) -> torch.Tensor:
-    (found,) = (weight for name, weight in weights.items() if all(part in name for part in parts))
-    return found
+    (only,) = (weight for name, weight in weights.items() if all(part in name for part in parts))
+    return only
 
 
 def test_the_servers_receive_base_and_adapter_merged(verl_model: Path) -> None:

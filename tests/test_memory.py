@@ -127,9 +127,9 @@ def test_the_counts_are_those_of_the_model(targets: str | list[str], tmp_path: P
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, tie_word_embeddings=False))
     model.save_pretrained(tmp_path)
-    found = shapes(tmp_path)
-    assert parameters(found) == model.num_parameters()
+    tensors = shapes(tmp_path)
+    assert parameters(tensors) == model.num_parameters()
     wanted = targets if isinstance(targets, list) or targets == "all-linear" else [targets]
     adapted = get_peft_model(model, LoraConfig(r=3, target_modules=wanted, task_type="CAUSAL_LM"))
     learnt, _ = adapted.get_nb_trainable_parameters()
-    assert adapter_parameters(found, 3, targets) == learnt
+    assert adapter_parameters(tensors, 3, targets) == learnt

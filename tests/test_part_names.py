@@ -111,6 +111,6 @@ class Search(Options):
 
 
 def test_values_within_their_ranges_are_taken_as_they_are() -> None:
-    given: dict[str, Any] = {"width": 1, "depth": 0, "decay": 1, "order": "depth", "seeds": 3, "limit": {"seconds": 2}}
-    assert build(Search, given, "o") == Search(**{**given, "limit": Limit(2)})
+    values: dict[str, Any] = {"width": 1, "depth": 0, "decay": 1, "order": "depth", "seeds": 3, "limit": {"seconds": 2}}
+    assert build(Search, values, "o") == Search(**{**values, "limit": Limit(2)})
     assert build(Search, {"limit": None, "depth": None}, "o") == build(Search, None, "o") == Search()

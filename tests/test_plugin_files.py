@@ -132,7 +132,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
     assert copy.read_bytes() == recipe.with_name("my_team.py").read_bytes()
     (file,) = one_file.files_of_run(run)
     described = json.loads((run / "plugins.json").read_text())
-    assert file.source.version in [each["version"] for each in described if each["distribution"] == "my_team.py"]
+    assert file.source.version in [record["version"] for record in described if record["distribution"] == "my_team.py"]
     for name in ("journals/step_00001.jsonl", "rows/step_00001.json.gz", "evaluations/step_20.jsonl"):
         use_plugin_files(run_of(run / name), [])
         assert "largest-digit" in plugins.load().names("tasks")

@@ -48,7 +48,7 @@ def plugin_text(record: dict[str, Any]) -> str:
 def part_text(known: Plugins, entry: Entry) -> str:
     """A part: its source on the first line, then its docstring and its options with their defaults."""
     source = entry.source
-    lines = [f"{KINDS[entry.kind][0]} {entry.name}   {source.distribution} {source.version}   {entry.shown}"]
+    lines = [f"{KINDS[entry.kind]} {entry.name}   {source.distribution} {source.version}   {entry.shown}"]
     try:
         target = known.get(entry.kind, f"{source.distribution}:{entry.name}")
     except Exception as error:  # noqa: BLE001  code of a plugin, which must not hide the other parts

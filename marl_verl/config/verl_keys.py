@@ -143,6 +143,7 @@ DROPPED = """
     reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
 """
 """Keys and sections that change nothing of what is trained."""
+PASS, DROP, UNUSED = "pass", "it changes nothing of what is trained", "a team does not use it"
 INSTEAD: Mapping[str, str] = {
     "policies are trained by verl's FSDP engine": "model_engine learner.megatron learner.engine",
     "a team is served by vLLM": "rollout.engine_kwargs rollout.disaggregation",
@@ -172,10 +173,9 @@ INSTEAD: Mapping[str, str] = {
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
     "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
-    "a team does not use it": "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
+    UNUSED: "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
 }
 """What replaces a key -> keys and sections."""
-PASS, DROP, UNUSED = "pass", "it changes nothing of what is trained", "a team does not use it"
 
 
 def _keys(names: str) -> Iterator[str]:

@@ -155,8 +155,8 @@ class Effects:
         return tuple(messages)
 
     def lane(self, agent: str, observation: Observation, slot: str | None, new: str | None) -> str | None:
-        """The slot of a request from a task in `slot`: where the last observation and reply of a lane of this task, or
-        of its parallel tasks, begin the request, it goes on there (of several, the longest), otherwise in `new`."""
+        """The slot of a request from a task in `slot`: that of the lane, of this task or of its parallel tasks, whose
+        last observation and reply begin the request (the longest, if several do), otherwise `new`."""
         ends, said = [], [compared(message) for message in observation]
         for act, action in self.turns:
             name, at = act.lane[1], len(act.observation)

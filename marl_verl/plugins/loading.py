@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from marl_verl.errors import MarlError, MarlWarning, check_known, shown, unknown, user_error
 from marl_verl.extensions import missing_extras
 from marl_verl.plugins import builtins, one_file, registry
-from marl_verl.plugins.registry import KINDS, PROJECT, Entry, Registry, Source
+from marl_verl.plugins.registry import CLASSES, KINDS, PROJECT, TARGETS, Entry, Registry, Source
 from marl_verl.version import __version__
 
 GROUP = "marl_verl"
@@ -46,14 +46,14 @@ class Plugins:
     def get(self, kind: str, name: str) -> Any:
         """The object of a name, as in `get("workflows", "inventory")`. MarlError as `entry`, and for another kind."""
         entry = self.entry(kind, name)
-        target, label = entry.target, f"{KINDS[kind][0]} '{entry.name}' of {entry.source}"
+        target, label = entry.target, f"{KINDS[kind]} '{entry.name}' of {entry.source}"
         if isinstance(target, str):
             with user_error(f"{label}: cannot import '{target}'", Exception):  # a plugin's module may raise anything
                 target = pkgutil.resolve_name(target)
-        base: type = pkgutil.resolve_name(KINDS[kind][1])
-        classes = kind in ("tasks", "workflows", "samplers")
-        if not (inspect.isclass(target) and issubclass(target, base) if classes else isinstance(target, base)):
-            wanted = f"{'a subclass' if classes else 'an instance'} of {base.__name__}"
+        base: type = pkgutil.resolve_name(TARGETS.get(kind, "builtins:object"))
+        is_class = kind in CLASSES
+        if not (inspect.isclass(target) and issubclass(target, base) if is_class else isinstance(target, base)):
+            wanted = f"{'a subclass' if is_class else 'an instance'} of {base.__name__}"
             raise MarlError(f"{label} must be {wanted}, not {shown(target)}")
         return target
 
@@ -65,7 +65,7 @@ class Plugins:
         if len(entries) > 1:
             owners = " and by ".join(str(entry.source) for entry in entries)
             choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in entries)
-            raise MarlError(f"{KINDS[kind][0]} '{name}' is registered by {owners}: write {choices}")
+            raise MarlError(f"{KINDS[kind]} '{name}' is registered by {owners}: write {choices}")
         return entries[0]
 
     def find(self, kind: str, name: str) -> list[Entry]:
@@ -108,11 +108,11 @@ class Plugins:
         """The error for a name that is neither registered nor one of `more`: the nearest, or what to install."""
         extras = missing_extras()
         if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
-            return MarlError(f"unknown {KINDS[kind][0]} '{name}': pip install 'marl-verl[{extra}]' may register it")
+            return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
         if extras:
             reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
-        return MarlError("; ".join([str(unknown(KINDS[kind][0], name, [*more, *self.names(kind)])), *reasons]))
+        return MarlError("; ".join([str(unknown(KINDS[kind], name, [*more, *self.names(kind)])), *reasons]))
 
 
 @functools.cache

@@ -27,17 +27,26 @@ if TYPE_CHECKING:
     from marl_verl.episode.messages import Message
     from marl_verl.tasks import Task, TaskSet
 
-KINDS: Mapping[str, tuple[str, str]] = {
-    "tasks": ("task", "marl_verl.tasks:TaskSet"),
-    "workflows": ("workflow", "marl_verl.episode:Workflow"),
-    "rewards": ("reward", "collections.abc:Callable"),
-    "samplers": ("sampler", "marl_verl.algo.sampling:Sampler"),
-    "losses": ("loss", "builtins:object"),
-    "scripts": ("script", "collections.abc:Callable"),
-    "algorithms": ("algorithm", "marl_verl.algo.algorithms:Algorithm"),
-    "commands": ("command", "builtins:object"),
+KINDS: Mapping[str, str] = {
+    "tasks": "task",
+    "workflows": "workflow",
+    "rewards": "reward",
+    "samplers": "sampler",
+    "losses": "loss",
+    "scripts": "script",
+    "algorithms": "algorithm",
+    "commands": "command",
 }
-"""Kind of part -> its singular noun; and the class of its targets, or their base (task, workflow, sampler)."""
+"""Kind of part -> its singular noun for error messages."""
+CLASSES = ("tasks", "workflows", "samplers")  # kinds whose targets are classes
+TARGETS: Mapping[str, str] = {
+    "tasks": "marl_verl.tasks:TaskSet",
+    "workflows": "marl_verl.episode:Workflow",
+    "samplers": "marl_verl.algo.sampling:Sampler",
+    "algorithms": "marl_verl.algo.algorithms:Algorithm",
+    **dict.fromkeys(("rewards", "scripts"), "collections.abc:Callable"),
+}
+"""Kind of part -> the base of its targets, or their class."""
 
 PROJECT = "marl_verl"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -135,7 +144,7 @@ class Registry:
 
     def _add(self, kind: str, name: str, target: object, settings: Mapping[str, Any] | None = None) -> None:
         if (kind, name) in self.entries:
-            raise MarlError(f"{KINDS[kind][0]} '{name}' is registered twice by the same plugin: rename one")
+            raise MarlError(f"{KINDS[kind]} '{name}' is registered twice by the same plugin: rename one")
         self.entries[kind, name] = Entry(kind, name, target, self.source, settings or {})
 
 

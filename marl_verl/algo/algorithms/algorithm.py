@@ -15,7 +15,7 @@ from marl_verl.algo.credit import Credit, ReplayCredit, TableCredit
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.sampler import ColumnFunction
-from marl_verl.errors import MarlError, check, check_returned, shown, user_error
+from marl_verl.errors import MarlError, check_returned, shown, user_error
 from marl_verl.options import Find, Part, build, check_type, config_of
 from marl_verl.team import AgentConfig
 
@@ -39,13 +39,12 @@ class Metric(Part):
         return {}
 
 
-@check
-def add_metrics(values: dict[str, float], metrics: Mapping[str, Any], label: str) -> Iterator[str]:
+def add_metrics(values: dict[str, float], metrics: Mapping[str, Any], label: str) -> None:
     """Add the metrics that `label` returned to `values`. MarlError for a name that is there, and for no number."""
     with user_error(f"{label} must return numbers by name", AttributeError, TypeError, ValueError):
         numbers = {name: float(value) for name, value in metrics.items()}
-    for name in (name for name in numbers if name in values):
-        yield f"{label} returns '{name}', which is the name of another metric: rename it"
+    if taken := sorted(numbers.keys() & values.keys()):
+        raise MarlError(f"{label} returns '{taken[0]}', which is the name of another metric: rename it")
     values |= numbers
 
 

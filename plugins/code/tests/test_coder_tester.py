@@ -132,8 +132,8 @@ def test_demonstrations_are_of_training_tasks_and_good_ones_pass() -> None:
             assert (program_in(said) == small_program(word, number)) == bool(good)
         for seen, said in SMALL.demonstrations("tester", 40, 0, good):
             word, number = seen.split()[:2]
-            ((given, output),) = [(each["input"], each["output"]) for each in written(said)]
-            assert (eval(f"{given} {SIGNS[word]} {number}") == int(output)) == bool(good)
+            ((text, output),) = [(test["input"], test["output"]) for test in written(said)]
+            assert (eval(f"{text} {SIGNS[word]} {number}") == int(output)) == bool(good)
 
 
 def test_the_tiny_workflow() -> None:
