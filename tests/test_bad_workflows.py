@@ -15,6 +15,7 @@ from marl_verl.episode import Team, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.options import build
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {
@@ -119,15 +120,10 @@ def sampled(name: str, *all_: ScriptedContext) -> list[Sample]:
 
     async def go() -> list[Sample]:
         sampler: Sampler = build(plugins.load().get("samplers", name), {SIZES[name]: 2}, "sampler")
-        async with asyncio.timeout(20):
-            found = await asyncio.gather(*(sampler.sample(each) for each in all_))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return list(found)
+        return await asyncio.gather(*(sampler.sample(context) for context in all_))
 
     with ThreadPoolExecutor(max_workers=1) as thread:  # as in a rollout worker: KeyboardInterrupt is no Ctrl-C there
-        return thread.submit(asyncio.run, go()).result()
+        return thread.submit(completed, go(), 3).result()
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from marl_verl.algo.sampling import Candidate, Independent, Sample
 from marl_verl.algo.sampling.sampler import BestOf
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 QUESTION = Task("t1", "question")
 
@@ -33,12 +34,7 @@ class Judged(TaskSet):
 
 
 def sample(context: ScriptedContext, episodes: int = 3, kind: type[BestOf | Independent] = BestOf) -> Sample:
-    async def go() -> Sample:
-        sampled = await kind(episodes).sample(context)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return sampled
-
-    return asyncio.run(go())
+    return completed(kind(episodes).sample(context))
 
 
 def pairs(answers: list[str], **options: Any) -> ScriptedContext:
@@ -74,17 +70,6 @@ class Two(Workflow):
         return (await team["solver"].act(draft.text)).text
 
 
-class Fails(ScriptedContext):
-    """Requests of session 1 fail."""
-
-    trouble: BaseException
-
-    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-        if session == 1 and act.agent == "judge":
-            raise self.trouble
-        return await super().act(act, session, candidate)
-
-
 def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> None:
     class Crowd(ScriptedContext):
         """No judge's request is answered before all judges of all episodes have made one."""
@@ -112,15 +97,13 @@ def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> 
         (TimeoutError("60 s"), "timeout", "act judge:a: TimeoutError: 60 s"),
     ],
 )
-def test_a_failed_session_has_a_reason_and_the_others_continue(
-    trouble: BaseException, reason: str, message: str
-) -> None:
-    context = Fails(Two(), QUESTION, POLICY)
-    context.trouble = trouble
+def test_a_failed_session_has_a_reason_and_the_others_continue(trouble: Exception, reason: str, message: str) -> None:
+    context = ScriptedContext(
+        Two(), QUESTION, POLICY, failing=lambda request: request[0::3] == (1, "judge") and trouble
+    )
     sampled = sample(context, kind=Independent)
     assert [episode.session for episode in sampled.episodes] == [0, 2]
     (failure,) = sampled.failures
     assert (failure.session, failure.reason) == (1, reason)
     assert failure.detail == f"workflow 'Two' on task 't1', {message}"
     assert "Traceback" in failure.trace
-    assert "test_best_of.py" in failure.trace

@@ -19,6 +19,7 @@ from marl_verl.episode import Act, Action, CallError, Journal, Run, Team, Workfl
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.errors import Limits
 from marl_verl.tasks import Task
+from tests.loops import completed
 from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")
@@ -38,13 +39,11 @@ class Long(Workflow):
 
 def finished(fn: Body, journal: Journal | None = None, **limits: Any) -> Run:
     async def go() -> Run:
-        async with asyncio.timeout(20):
-            async with Run(Plain(fn), TASK, POLICY.agents, journal, limits=Limits(**limits)) as run:
-                await drive(run, lambda act: _given(act))
-        assert len(asyncio.all_tasks()) == 1
+        async with Run(Plain(fn), TASK, POLICY.agents, journal, limits=Limits(**limits)) as run:
+            await drive(run, lambda act: _given(act))
         return run
 
-    return asyncio.run(go())
+    return completed(go())
 
 
 async def _given(act: Act) -> Action:
@@ -55,15 +54,10 @@ def sampled(*workflows: Workflow, episodes: int = 2, **limits: Any) -> list[Samp
     """One sample a workflow, all side by side in one loop."""
 
     async def go() -> list[Sample]:
-        async with asyncio.timeout(20):
-            all_ = [ScriptedContext(each, TASK, POLICY, limits=Limits(**limits)) for each in workflows]
-            found = await asyncio.gather(*(Independent(episodes).sample(each) for each in all_))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 1
-        return list(found)
+        all_ = [ScriptedContext(workflow, TASK, POLICY, limits=Limits(**limits)) for workflow in workflows]
+        return await asyncio.gather(*(Independent(episodes).sample(context) for context in all_))
 
-    return asyncio.run(go())
+    return completed(go(), ticks=3)
 
 
 async def for_ever_stubborn(task: Task, team: Team) -> None:

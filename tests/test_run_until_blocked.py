@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from marl_verl_testing import scripted_action, shown
 from marl_verl.episode import Act, Journal, ReplayMismatch, Run, Team, WorkflowError
 from marl_verl.episode.errors import Limits
 from marl_verl.tasks import Task
+from tests.loops import completed as play
 from tests.plain_workflows import Body, Plain
 
 TASK = Task("t1", "question")
@@ -22,15 +23,6 @@ AGENTS = ("a", "b", "c")
 
 def started(fn: Body, journal: Journal | None = None, **options: Any) -> Run:
     return Run(Plain(fn), TASK, AGENTS, journal, **options)
-
-
-def play(work: Coroutine[Any, Any, None]) -> None:
-    async def go() -> None:
-        async with asyncio.timeout(20):
-            await work
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-
-    asyncio.run(go())
 
 
 def names(acts: tuple[Act, ...] | None) -> list[str]:

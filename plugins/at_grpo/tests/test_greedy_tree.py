@@ -1,7 +1,5 @@
 """The greedy tree of AT-GRPO: candidates from one shared state, each with its own reward; the best goes on."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,9 @@ from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, Solo, o
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
-from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
+from marl_verl.episode import Act, Episode, Team, Turn, Workflow
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 
 class CoderTester(Workflow):
@@ -56,15 +55,8 @@ Q = Task("q", "do:")
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, partial_value: Any = "proposal", **how: Any
 ) -> tuple[Sample, ScriptedContext]:
-    given: dict[str, Any] = {"tasks": Letters(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
-
-    async def go() -> Sample:
-        found = await GreedyTree(k, partial_value).sample(context)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return found
-
-    return asyncio.run(go()), context
+    context = ScriptedContext(workflow, how.pop("task", Q), policy, how.pop("tasks", Letters()), **how)
+    return completed(GreedyTree(k, partial_value).sample(context)), context
 
 
 def team(found: Sample) -> list[float]:
@@ -100,16 +92,11 @@ def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() 
         def score(self, task: Task, answer: Any) -> float:
             return float("c0" not in answer)
 
-    class LastFirst(ScriptedContext):
-        async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-            for _ in range(20 * (3 - int(candidate[-1]))):
-                await asyncio.sleep(0)
-            return await super().act(act, session, candidate, agent)
-
-    found, _ = tree(CoderTester(proposes=True), tasks=Same(), context=LastFirst)
-    assert team(found)[:3] == [0, 1, 1]
-    assert [turn.parent for turn in found.turns[3:]] == ["0-1"] * 3
-    assert [turn.index for turn in found.episodes[0].turns] == [1, 3]
+    for order in range(5):
+        found, _ = tree(CoderTester(proposes=True), tasks=Same(), order=order)
+        assert team(found)[:3] == [0, 1, 1]
+        assert [turn.parent for turn in found.turns[3:]] == ["0-1"] * 3
+        assert [turn.index for turn in found.episodes[0].turns] == [1, 3]
 
 
 def test_role_rewards_and_the_mix_decide_who_goes_on() -> None:
@@ -138,27 +125,13 @@ def test_a_state_without_a_proposal_is_rolled_out_and_the_tokens_are_counted() -
     assert team(found) == [0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8]  # "x" is worth nothing
 
 
-class Broken(ScriptedContext):
-    """Requests that fail, by act and candidate."""
-
-    fails: Callable[[Act, str], bool] = staticmethod(lambda act, name: False)
-
-    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-        if self.fails(act, candidate):
-            raise ConnectionError("no server")
-        return await super().act(act, session, candidate, agent)
-
-
 def test_a_candidate_that_fails_is_no_row_and_the_others_continue() -> None:
-    class Once(Broken):
-        fails = staticmethod(lambda act, name: name == "0-2")
-
-    found, _ = tree(CoderTester(proposes=True), context=Once)
+    found, _ = tree(CoderTester(proposes=True), failing=lambda request: request[2] == "0-2" and OSError("no server"))
     assert [turn.node for turn in found.turns] == ["0-0", "0-1", "1-0", "1-1", "1-2"]
     assert [turn.index for turn in found.turns] == [0, 1, 3, 4, 5]
     assert {turn.parent for turn in found.turns[2:]} == {"0-1"}
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    assert found.failures[0].detail == "workflow 'CoderTester' on task 'q', act coder:0: ConnectionError: no server"
+    assert found.failures[0].detail == "workflow 'CoderTester' on task 'q', act coder:0: OSError: no server"
 
 
 def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() -> None:

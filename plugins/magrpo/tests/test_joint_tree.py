@@ -1,10 +1,8 @@
 """The joint tree of MAGRPO: every joint action goes on, returns follow the branches."""
 
-import asyncio
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +21,7 @@ from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.errors import Reason
 from marl_verl.options import build
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 
 class Writers(Workflow):
@@ -52,15 +51,10 @@ TALKERS = talkers(agents=("one", "two"))
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
 ) -> tuple[Sample, ScriptedContext]:
-    given: dict[str, Any] = {"tasks": Hashed(), "context": ScriptedContext} | how
-    context = given.pop("context")(workflow, given.pop("task", Q), policy, **given)
-
-    async def go() -> Sample:
-        found = await build(JointTree, {"joint_actions": k, **(options or {})}, "sampler").sample(context)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return found
-
-    return asyncio.run(go()), context
+    kind = how.pop("context", ScriptedContext)
+    context = kind(workflow, how.pop("task", Q), policy, how.pop("tasks", Hashed()), **how)
+    sampler = build(JointTree, {"joint_actions": k, **(options or {})}, "sampler")
+    return completed(sampler.sample(context)), context
 
 
 def row_of(turn: Turn) -> tuple[Any, ...]:
@@ -237,27 +231,13 @@ def test_a_tree_has_no_more_joint_actions_than_it_may_and_every_path_goes_on(
 # what fails, and when
 
 
-class Broken(ScriptedContext):
-    """Requests that fail, by act and name."""
-
-    fails: Callable[[Act, str], bool] = staticmethod(lambda act, name: False)
-
-    async def act(self, act: Act, session: int, candidate: Any = 0, agent: str | None = None) -> Action:
-        if self.fails(act, candidate):
-            raise ConnectionError("no server")
-        return await super().act(act, session, candidate, agent)
-
-
-class OneFails(Broken):
-    fails = staticmethod(lambda act, name: (act.agent, name) == ("two", "1"))
-
-
 def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> None:
-    found, _ = tree(Writers(turns=1), k=3, context=OneFails)
+    failing = lambda request: request[2:] == ("1", "two")  # noqa: E731
+    found, _ = tree(Writers(turns=1), k=3, failing=failing)
     assert [turn.node for turn in found.turns] == ["0", "0", "2", "2"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    found, _ = tree(Writers(turns=1), k=3, context=OneFails, options={"joint": "cross"})
+    found, _ = tree(Writers(turns=1), k=3, failing=failing, options={"joint": "cross"})
     assert [row_of(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
     assert len(found.failures) == 1
     assert len(found.episodes) == 6
@@ -266,7 +246,7 @@ def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> Non
     magrpo(found, joint_mode="cross")  # what is left is a tree
 
 
-class Flaky(Broken):
+class Flaky(ScriptedContext):
     """All that comes to an end scores 1; requests and scores fail by their hash, `share` percent of them."""
 
     def __init__(self, *args: Any, share: int, **more: Any) -> None:

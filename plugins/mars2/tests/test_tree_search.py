@@ -18,8 +18,9 @@ from marl_verl_testing.sampler import check_sampler
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import Candidate, Sample
-from marl_verl.episode import Act, Action, Team, Workflow, replay
+from marl_verl.episode import Act, Team, Workflow, replay
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -61,28 +62,12 @@ class Worth(TaskSet):
         return float(answer.split()[-1].split("/")[1])
 
 
-class Flaky(ScriptedContext):
-    """The nodes named in `broken` get no action."""
-
-    broken: Callable[[str], bool] = staticmethod(lambda name: False)
-
-    async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        if self.broken(str(candidate)):
-            raise ConnectionError(f"no server for {candidate}")
-        return await super().act(act, session, candidate, agent)
-
-
 def sample(context: ScriptedContext, nodes: int, **options: Any) -> Sample:
-    async def go() -> Sample:
-        found = await TreeSearch(nodes, **options).sample(context)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return found
-
-    return asyncio.run(go())
+    return completed(TreeSearch(nodes, **options).sample(context))
 
 
-def refining(replies: dict[str, Any], rounds: int = 6, **options: Any) -> Flaky:
-    return Flaky(Refine(rounds), QUESTION, ScriptedPolicy(replies), tasks=Worth(), **options)
+def refining(replies: dict[str, Any], rounds: int = 6, **options: Any) -> ScriptedContext:
+    return ScriptedContext(Refine(rounds), QUESTION, ScriptedPolicy(replies), tasks=Worth(), **options)
 
 
 def noise(*parts: Any) -> float:
@@ -139,8 +124,7 @@ def test_scores_go_along_the_edges_as_computed_by_hand(
     steps = [([], "a"), ([], "b"), ([0], "b"), ([0, 0], "a"), ([0, 0], "b"), ([1], "b"), ([], "a")]
     tops = scripted(monkeypatch, steps)
     say = by_node([0.5, -0.25, 0.75, 1.0, "none", 0.0, 0.375])
-    context = refining({"a": say, "b": say})
-    context.broken = lambda name: name == "4"
+    context = refining({"a": say, "b": say}, failing=lambda request: request[2] == "4")
     found = sample(context, 7, strategy=strategy, prior=prior, arms=["a", "b"])
     assert [turn.node for turn in found.turns] == ["0", "1", "2", "3", "5", "6"]
     assert [turn.index for turn in found.turns] == [0, 1, 2, 3, 5, 6]
@@ -242,8 +226,8 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
 def test_the_budget_is_exact_whatever_fails(
     workflow: Programmed, seed: int, nodes: int, strategy: Strategy, every: int
 ) -> None:
-    context = Flaky(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    context.broken = lambda name: number(seed, name) % every == 0
+    context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
+    context.failing = lambda request: number(seed, request[2]) % every == 0
     found = sample(context, nodes, strategy=strategy, arms=["solver", "critic"])
     assert len(found.turns) + len(found.failures) == nodes == found.attempts
     names = [turn.node for turn in found.turns]

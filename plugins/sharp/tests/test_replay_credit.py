@@ -18,6 +18,7 @@ from marl_verl.algo.credit import ReplayCredit, coalitions, shapley, with_credit
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, Episode, Team, Workflow
 from marl_verl.tasks import Task, TaskSet
+from tests.loops import completed
 
 Game = Mapping[frozenset[str], float]
 
@@ -32,13 +33,8 @@ def sampled(context: ScriptedContext, episodes: int = 1) -> Sample:
 def credited(credit: ReplayCredit, context: ScriptedContext) -> tuple[Episode, int]:
     """The rollouts' one episode with credit, and the tokens that this took."""
 
-    async def go() -> int:
-        tokens = await credit.assign(context, episode)
-        assert len(asyncio.all_tasks()) == 1  # nothing is left running
-        return tokens
-
     (episode,) = sampled(context).episodes
-    return episode, asyncio.run(go())
+    return episode, completed(credit.assign(context, episode))
 
 
 def by_agent(episode: Episode, component: str = "credit") -> dict[str, float]:
@@ -246,13 +242,9 @@ class Flaky(ScriptedContext):
     [(Counterfactual(), "worker2"), (SampledShapley(without=("planner",)), "worker3")],
 )
 def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: ReplayCredit, who: str) -> None:
-    async def go() -> None:
-        await with_credit(credit, context, sample)
-        assert len(asyncio.all_tasks()) == 1
-
     context = Flaky(Fan(), TASK, FAN, tasks=OnlyTwo())
     sample = sampled(context, 3)
-    asyncio.run(go())
+    completed(with_credit(credit, context, sample))
     assert [episode.session for episode in sample.episodes] == [0, 2]
     assert all(by_agent(episode)["worker1"] == 0.0 for episode in sample.episodes)
     (failure,) = sample.failures

@@ -102,7 +102,7 @@ class ScriptedContext(SamplingContext):
         delay: (act, session) -> event loop iterations before the action arrives, for deterministic arrival orders.
         order: delays every action by 0 to 40 iterations, enough to swap any two of a small workflow; each number in
             another way.
-        failing: whether a request fails.
+        failing: whether a request fails, or the error with which it does.
         rewards: agent -> its role reward.
         sides: agent -> its side, for a task set that scores sides.
         untrained: agents whose policies are not trained: their acts are parts of transitions in a tree.
@@ -130,7 +130,7 @@ class ScriptedContext(SamplingContext):
         untrained: Sequence[str] = (),
         *,
         order: int | None = None,
-        failing: Callable[[Request], bool] | None = None,
+        failing: Callable[[Request], bool | Exception | None] | None = None,
         **options: Any,
     ) -> None:
         rewards, sides = rewards or {}, sides or {}
@@ -166,8 +166,9 @@ class ScriptedContext(SamplingContext):
         delay += 0 if self.order is None else random.Random(repr((self.order, request))).randrange(40)
         for _ in range(delay):
             await asyncio.sleep(0)
-        if self.failing is not None and self.failing(request):
-            raise ConnectionError("a check makes this request fail: use `ask` for policy requests, in an `attempt`")
+        if self.failing is not None and (error := self.failing(request)):
+            text = "a check makes this request fail: use `ask` for policy requests, in an `attempt`"
+            raise error if isinstance(error, Exception) else ConnectionError(text)
         action = self.policy.act(act, session, candidate, agent)
         self.given.append(action)
         return action
