@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from marl_verl_sandbox import Limits, Sandbox, pool, runs, template
 
-from plugins.sandbox.tests.programs import ESCAPES, RIGHT
+from plugins.sandbox.tests.sandbox_attacks import ESCAPES
+from plugins.sandbox.tests.sandbox_programs import PROGRAMS, STDIN
 from plugins.sandbox.tests.test_sandbox_attacks import LONG, TIERS, left, prevented, targets, tiers
 
 REPOSITORY = Path(__file__).parents[3]
@@ -34,9 +35,9 @@ for pid in {pids}:
 
 def fails(tier: str) -> list[str]:
     """The right programs that do not pass."""
-    box, names = Sandbox(tier), [name for name in RIGHT if tier == "isolated" or name[:2] != "I "]
+    box, names = Sandbox(tier), [name for name in PROGRAMS if tier == "isolated" or name[:2] != "I "]
     with ThreadPoolExecutor(runs.CORES) as threads:
-        outcomes = list(threads.map(lambda name: box.prints(RIGHT[name], "5 7\n1 2 3\n", "1", LONG), names))
+        outcomes = list(threads.map(lambda name: box.prints(PROGRAMS[name], STDIN, "1", LONG), names))
     return [f"{name}: {outcome}" for name, outcome in zip(names, outcomes, strict=True) if not outcome.passed]
 
 
