@@ -3,7 +3,6 @@
 import copy
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,16 +12,66 @@ from tokenizers import normalizers
 from marl_verl.models.chat import Chat
 
 WORDS = ["so", "is", "user", "assistant", "system", "message", "add"]
-TEMPLATES = Path(__file__).with_name("chat_templates")  # in the manner of published ones
-TOKENS = {  # template -> its special tokens, and other added tokens
-    # Qwen: drops other roles and former reasoning; results of tools are a user's
-    "chatml": ("<|im_start|> <|im_end|>", "<think> </think> <tool_call> </tool_call> <tool_response> </tool_response>"),
-    "llama3": ("<|begin_of_text|> <|start_header_id|> <|end_header_id|> <|eot_id|> <|python_tag|>", ""),
-    "gemma": ("<bos> <start_of_turn> <end_of_turn>", "\n\n <table>"),  # no system role, no tools or their results
-    "mistral": ("[INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_CALLS] [TOOL_RESULTS]", ""),
+CALLS = (
+    "{% for c in m.tool_calls %}{{ 'BEGIN' ~ c.function.name ~ ' ' ~ c.function.arguments|tojson ~ 'END' }}{% endfor %}"
+)
+TOOLS = "{% if tools %}{{ 'Tools: ' ~ tools|tojson }}{% endif %}"
+
+
+def calls(begin: str, end: str) -> str:
+    return CALLS.replace("BEGIN", begin).replace("END", end)
+
+
+# name -> (special tokens, other added tokens, template), in the manner of published ones
+TEMPLATES = {
+    "chatml": (  # Qwen: drops other roles and former reasoning; results of tools are a user's
+        ["<|im_start|>", "<|im_end|>"],
+        ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"],
+        "{% if tools %}{{ '<|im_start|>system\n' ~ tools|tojson ~ '<|im_end|>\n' }}{% endif %}"
+        "{% for m in messages %}{% set text = m.content.split('</think>')[-1].lstrip('\n') %}"
+        "{% if m.role in ('user', 'system') %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}"
+        "{% elif m.role == 'assistant' %}{{ '<|im_start|>assistant\n' }}"
+        "{% if m.reasoning_content %}{{ '<think>\n' ~ m.reasoning_content.strip('\n') ~ '\n</think>\n\n' }}{% endif %}"
+        "{{ text }}" + calls("<tool_call>\n", "\n</tool_call>") + "{{ '<|im_end|>\n' }}"
+        "{% elif m.role == 'tool' %}"
+        "{{ '<|im_start|>user\n<tool_response>\n' ~ m.content ~ '\n</tool_response><|im_end|>\n' }}{% endif %}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
+    ),
+    "llama3": (
+        ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"],
+        [],
+        "{{ '<|begin_of_text|>' }}" + TOOLS + "{% for m in messages %}"
+        "{% set role = 'ipython' if m.role == 'tool' else m.role %}"
+        "{{ '<|start_header_id|>' ~ role ~ '<|end_header_id|>\n\n' }}{% if m.role == 'tool' %}{{ m.content|tojson }}"
+        "{% else %}{{ m.content|trim }}{% endif %}" + calls("<|python_tag|>", "") + "{{ '<|eot_id|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+    ),
+    "gemma": (  # no system role, and neither tools nor their results
+        ["<bos>", "<start_of_turn>", "<end_of_turn>"],
+        ["\n\n", "<table>"],
+        "{{ '<bos>' }}{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+        "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}"
+        "{% endif %}{{ '<start_of_turn>' ~ ('model' if m.role == 'assistant' else m.role) ~ '\n' ~ m.content|trim ~ "
+        "'<end_of_turn>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}",
+    ),
+    "mistral": (
+        ["[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_CALLS]", "[TOOL_RESULTS]"],
+        [],
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{% if tools and loop.last %}"
+        "{{ '[AVAILABLE_TOOLS]' ~ tools|tojson ~ '[/AVAILABLE_TOOLS]' }}{% endif %}"
+        "{{ '[INST]' ~ m.content ~ '[/INST]' }}{% elif m.role == 'system' %}{{ m.content ~ '\n\n' }}"
+        "{% elif m.role == 'tool' %}{{ '[TOOL_RESULTS]' ~ {'content': m.content}|tojson }}"
+        "{% else %}{{ ' ' ~ m.content }}" + calls("[TOOL_CALLS]", "") + "{{ eos_token }}{% endif %}{% endfor %}",
+    ),
     "deepseek": (  # its turns begin with tokens that are not special
-        "<｜begin▁of▁sentence｜> <｜end▁of▁sentence｜>",
-        "<｜User｜> <｜Assistant｜> <｜tool▁outputs▁begin｜> <｜tool▁call▁begin｜> <think> </think>",
+        ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
+        ["<｜User｜>", "<｜Assistant｜>", "<｜tool▁outputs▁begin｜>", "<｜tool▁call▁begin｜>", "<think>", "</think>"],
+        "{{ '<｜begin▁of▁sentence｜>' }}{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+        + TOOLS
+        + "{% for m in messages %}{% if m.role == 'user' %}{{ '<｜User｜>' ~ m.content }}{% elif m.role == 'tool' %}"
+        "{{ '<｜tool▁outputs▁begin｜>' ~ m.content }}{% elif m.role == 'assistant' %}{{ '<｜Assistant｜>' ~ "
+        "(m.content.split('</think>')|last) }}" + calls("<｜tool▁call▁begin｜>", "") + "{{ '<｜end▁of▁sentence｜>' }}"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<｜Assistant｜><think>\n' }}{% endif %}",
     ),
 }
 TALK = [
@@ -45,11 +94,11 @@ ADD = [{"type": "function", "function": {"name": "add", "description": "so", "pa
 
 
 def chat(name: str, tokenizer: Any = None) -> Chat:
-    special, added = ([token for token in tokens.split(" ") if token] for tokens in TOKENS[name])
+    special, added, template = TEMPLATES[name]
     words = tokenizer or make_bpe_tokenizer(WORDS, context=100_000)
     words.add_special_tokens({"additional_special_tokens": special})
     words.add_tokens(added)
-    words.chat_template = (TEMPLATES / f"{name}.jinja").read_text("utf-8").replace("\n", "")  # lines are for readers
+    words.chat_template = template
     return Chat(words, {}, "policy 'p'")
 
 
@@ -75,7 +124,7 @@ def real(spoken: Chat, ids: list[int]) -> list[str]:
     return spoken.controls.texts(ids)
 
 
-@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("name", TEMPLATES)
 def test_no_text_becomes_a_control_token(name: str) -> None:
     spoken = chat(name)
     words = spoken.tokenizer
@@ -83,7 +132,7 @@ def test_no_text_becomes_a_control_token(name: str) -> None:
     talk, tools = (plain[:2] + plain[2:], None) if name == "gemma" else (TALK, ADD)
     harmless = spoken.encode(talk, tools)
     controls = [*spoken.controls.ids.values()]
-    assert set(TOKENS[name][0].split()) < set(controls)
+    assert set(TEMPLATES[name][0]) < set(controls)
     nested = controls[-1][:3] + controls[-1] + controls[-1][3:]
     texts = [
         *controls,
@@ -100,7 +149,7 @@ def test_no_text_becomes_a_control_token(name: str) -> None:
 
 def test_other_texts_keep_their_tokens() -> None:
     """Also tokens that models write inside their replies."""
-    for name in TOKENS:
+    for name in TEMPLATES:
         spoken = chat(name)
         for text in (
             "<think> so </think>",
