@@ -15,6 +15,7 @@ from marl_verl.config.parts import finder
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import team_of
 from marl_verl.options import Part
+from marl_verl.team import TeamConfig, read_team
 
 __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_trees", "keep", "row", "trees"]
 
@@ -22,6 +23,11 @@ __all__ = ["FIT", "SHIPPED", "Rows", "algorithm", "episodes", "find", "joint_tre
 def resolved(config: DictConfig, *overrides: str) -> Any:
     config = with_overrides(config, overrides)
     return resolve(config, team_of(config))
+
+
+def team_config(agents: dict[str, Any], **policies: dict[str, Any]) -> TeamConfig:
+    parts = {part: {"name": part} for part in ("task", "workflow", "algorithm")}
+    return read_team({"agents": agents, "policies": policies, **parts})
 
 
 def compute(method: Algorithm, rows: Rows) -> AdvantageResult:

@@ -22,8 +22,8 @@ from marl_verl.config.stored import team_of
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
-from marl_verl.team import TeamConfig, read_team
-from tests.batches import resolved
+from marl_verl.team import TeamConfig
+from tests.batches import resolved, team_config
 
 # What the team's critic sees
 
@@ -154,14 +154,8 @@ def critics_of(store: MemoryStore, **scopes: str) -> Any:
     }
     policies = {name: {"actor_rollout_ref": model} for name in scopes}
     config = OmegaConf.create({"data": {"train_batch_size": 1}, "critics": critics, "policies": policies})
-    team = read_team(
-        {
-            "agents": {"a": {"policy": "one"}, "b": {"policy": "two"}, "c": {"policy": "frozen"}},
-            "policies": {"one": {}, "two": {}, "frozen": {"frozen": True}},
-            **{part: {"name": "any"} for part in ("task", "workflow", "algorithm")},
-        }
-    )
-    return policies_of(config, team, store)
+    agents = {agent: {"policy": policy} for agent, policy in zip("abc", ("one", "two", "frozen"), strict=True)}
+    return policies_of(config, team_config(agents, one={}, two={}, frozen={"frozen": True}), store)
 
 
 def policies_of(config: DictConfig, team: TeamConfig, store: MemoryStore) -> Any:

@@ -12,7 +12,6 @@ import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_task, check_workflow
 from marl_verl_testing.workflows import TASK, Hashed, talkers
-from marl_verl_tiny.inventory import Inventory
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algo.credit import ReplayCredit
@@ -61,18 +60,13 @@ class Unsteady(Workflow):
             team.invalid(draft, "late")
         if self.change == "more" and number:
             await team["solver"].act("more")
-        if self.change != "fewer" or not number:
-            await team["verifier"].act(draft.text)
+        await team["verifier"].act(draft.text)
         return f"{draft.text} {number}" if self.change == "answer" else draft.text
 
 
-def test_a_good_workflow_passes() -> None:
-    run = check_workflow(Relay(), TASK, TWO)
-    assert len(run.turns) == 2
-    assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
-
-
 def test_every_agent_must_act() -> None:
+    assert len(check_workflow(Relay(), TASK, TWO).turns) == 2
+    assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
     with pytest.raises(AssertionError, match=r"'Alone' on task 'q1' never lets verifier act: .* may_not_act="):
         check_workflow(Alone(), TASK, TWO)
 
@@ -88,8 +82,10 @@ def test_every_agent_must_act() -> None:
 )
 def test_every_difference_of_a_replay_is_an_error(change: str, message: str) -> None:
     check_workflow(Unsteady(change=change, steady_runs=1000), TASK, TWO)
-    with pytest.raises(ReplayMismatch, match=message.replace("]", r"\]")):
+    with pytest.raises(ReplayMismatch, match=message):
         check_workflow(Unsteady(change=change), TASK, TWO)
+    with pytest.raises(ReplayMismatch, match="workflow 'Unsteady' on task 'q1'"):
+        check_sampler(Independent(2), Unsteady(change=change), TASK, TWO, tasks=Hashed())
 
 
 @pytest.mark.parametrize("sampler", [Independent(2), GreedyTree(2)], ids=str)
@@ -99,12 +95,6 @@ def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises((MarlError, AssertionError), match=r"ended without an act|requested no action"):
         check_sampler(sampler, Never(), TASK, TWO)
     assert not check_sampler(sampler, Never(), TASK, TWO, may_fail=True).episodes
-
-
-@pytest.mark.parametrize("change", ["observation", "answer", "fewer"])
-def test_a_workflow_that_is_not_deterministic_is_caught(change: str) -> None:
-    with pytest.raises(ReplayMismatch, match="workflow 'Unsteady' on task 'q1'"):
-        check_sampler(Independent(2), Unsteady(change=change), TASK, TWO, tasks=Hashed())
 
 
 # The testing kit ends what hangs, and finds what only differs between processes
@@ -218,11 +208,6 @@ def answers(task: Task) -> list[str]:
     return [str(int(task.prompt) + 1), "", "x"]
 
 
-def test_sound_task_sets_pass() -> None:
-    assert len(check_task(Numbers(), answers)) == 8
-    check_task(Inventory(), lambda task: [task.data["digits"][task.data["index"] - 1], "none", ""])
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -233,5 +218,6 @@ def test_sound_task_sets_pass() -> None:
     ],
 )
 def test_each_broken_promise_is_named(wrong: str, message: str) -> None:
+    assert len(check_task(Numbers(), answers)) == 8
     with pytest.raises(AssertionError, match=message):
         check_task(Numbers(wrong=wrong), answers)

@@ -20,7 +20,8 @@ from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
 from marl_verl.inspect.replay import _score, differences, rerun
-from marl_verl.team import TeamConfig, read_team
+from marl_verl.team import TeamConfig
+from tests.batches import team_config
 
 TASK = Task("t", "begin")
 SIDES = {"ann": "red", "bob": "blue"}
@@ -64,13 +65,7 @@ def sampled(sampler: Sampler | None = None, tasks: TaskSet | None = None, **side
 
 def team(**sides: str | None) -> TeamConfig:
     agents = {name: {"policy": "p", "side": side} for name, side in (sides or SIDES).items()}
-    return read_team(
-        {
-            "agents": agents,
-            "policies": {"p": {}},
-            **{part: {"name": part} for part in ("task", "workflow", "algorithm")},
-        }
-    )
+    return team_config(agents, p={})
 
 
 def check(sampler: Sampler | None = None, algorithm: Algorithm | None = None, tasks: TaskSet | None = None) -> None:
