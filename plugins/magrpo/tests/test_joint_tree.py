@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_magrpo.joint_tree import JointTree
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
 from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, eighth, number, talkers, workflows
@@ -19,6 +19,7 @@ from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Act, Action, Episode, Team, Turn, Workflow
 from marl_verl.episode.errors import Reason
+from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.tasks import Task, TaskSet
 from tests.loops import completed
@@ -161,30 +162,12 @@ def test_magrpo_on_an_aligned_tree_is_the_papers_recursion(workflow: Programmed,
         assert result.advantage[i] == pytest.approx(wanted[str(turn.node)] - baseline, abs=1e-12)
 
 
-def test_crossed_an_action_is_one_row_with_the_sum_over_its_joint_actions() -> None:
-    found, context = tree(Writers(turns=1), k=3, options={"joint": "cross"})
-    assert len(context.asked) == 6
-    assert [row_of(turn) for turn in found.turns] == [
-        (0, "0+1+2", None, "one", 0, "a0"),
-        (1, "3+4+5", None, "one", 0, "a1"),
-        (2, "6+7+8", None, "one", 0, "a2"),
-        (3, "0+3+6", None, "two", 0, "b0"),
-        (4, "1+4+7", None, "two", 0, "b1"),
-        (5, "2+5+8", None, "two", 0, "b2"),
-    ]
-    joint = [worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)]
-    sums = [sum(joint[int(name)] for name in str(turn.node).split("+")) for turn in found.turns]
-    assert [turn.rewards["team"] for turn in found.turns] == sums
-    assert [[turn.index for turn in e.turns] for e in found.episodes] == [
-        [i, 3 + j] for i in range(3) for j in range(3)
-    ]
-    assert [e.score for e in found.episodes] == joint
-
-
 def test_crossed_magrpo_is_the_recursion_over_joint_actions() -> None:
     found, context = tree(Writers(), TALKERS, options={"joint": "cross"})
     assert len(context.asked) == 4 + 4 * 4
     assert len(found.episodes) == 16
+    with pytest.raises(MarlError, match="set joint_mode to 'cross'"):
+        magrpo(found)
     result = magrpo(found, gamma=0.5, joint_mode="cross")
     text = {(turn.agent, name): turn.action.text for turn in found.turns for name in str(turn.node).split("+")}
     answer = {name: f"write: [{text['one', name]} {text['two', name]}]" for _, name in text if "." not in name}
@@ -313,10 +296,3 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
         check_products(found.turns)
     result = magrpo(found, gamma=1.0, joint_mode=joint)
     assert result.advantage == pytest.approx(np.zeros(len(found.turns)), abs=1e-9)
-
-
-@given(workflow=workflows(acts=5), seed=st.integers(0, 99), joint=st.sampled_from(["aligned", "cross"]))
-@settings(max_examples=6, deadline=None)
-def test_the_sampler_keeps_its_promises_where_only_ends_count(workflow: Programmed, seed: int, joint: str) -> None:
-    sampler = JointTree(2, joint, partial_value="zero", max_nodes=30)
-    check_sampler(sampler, workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed, orders=1)

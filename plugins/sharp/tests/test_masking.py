@@ -203,18 +203,6 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
     assert tokens == 0
 
 
-def test_draws_are_those_of_the_episode() -> None:
-    class Drawing(Workflow):
-        async def run(self, task: Task, team: Team) -> str:
-            await team["planner"].act(task.prompt)
-            return str(team.random.random())
-
-    context = Watched(Drawing(), TASK, ScriptedPolicy({"planner": "go"}), seed=5)
-    episode = episode_of(context)
-    masked(context, episode, {"planner"}, "full")
-    assert context.runs[-1].answer == episode.answer
-
-
 # What goes wrong
 
 
