@@ -1,6 +1,5 @@
 """For each algorithm, rows that it takes, and what it computes of rows; and a config with overrides, resolved."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,25 +54,15 @@ def only_workers_have_credit(rows: Rows) -> Rows:
     return rows
 
 
-Make = Callable[..., st.SearchStrategy[Rows]]
-
-FIT: dict[str, Make] = {
-    "grpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "grpo-trajectory-mean": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "reinforce++": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "at-grpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "at-grpo-sessions": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "dr-mas": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "magrpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="joint")),
-    "magrpo-sessions": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="joint")),
-    "mars2": lambda **how: trees(**how),
-    "mars2-plus": lambda **how: trees(**how),
-    "sharp": lambda **how: episodes(**how).map(
-        lambda rows: only_workers_have_credit(keep(rows, broadcast="outcome", mc="mc", tool="tool"))
-    ),
-    "gigpo": lambda **how: episodes(**how).map(lambda rows: keep(rows, episode="outcome", step="joint")),
-    "ippo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
-    "mappo": lambda **how: episodes(**how).map(lambda rows: keep(rows, team="team", role="role")),
+TEAM = episodes().map(lambda rows: keep(rows, team="team", role="role"))
+TEAM_METHODS = ("grpo", "grpo-trajectory-mean", "reinforce++", "at-grpo", "at-grpo-sessions", "dr-mas", "ippo", "mappo")
+SHARP = episodes().map(lambda rows: only_workers_have_credit(keep(rows, broadcast="outcome", mc="mc", tool="tool")))
+FIT: dict[str, st.SearchStrategy[Rows]] = {
+    **dict.fromkeys(TEAM_METHODS, TEAM),
+    **dict.fromkeys(("magrpo", "magrpo-sessions"), episodes().map(lambda rows: keep(rows, team="joint"))),
+    **dict.fromkeys(("mars2", "mars2-plus"), trees()),
+    "sharp": SHARP,
+    "gigpo": episodes().map(lambda rows: keep(rows, episode="outcome", step="joint")),
 }
 """Algorithm -> a strategy for rows that it takes."""
 

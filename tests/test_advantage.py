@@ -8,9 +8,8 @@ import pytest
 from marl_verl_at_grpo.algorithm import AT_GRPO
 from marl_verl_testing.rows import algorithm
 
-from marl_verl.algo.advantage import Advantage, NoBaseline, Overlong, RowTable
+from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import agent_statistics
-from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from tests.batches import Rows, advantage, row
@@ -123,9 +122,3 @@ def test_options_change_a_copy_and_come_back_from_json() -> None:
     assert AT_GRPO.with_options({"sampler": None, "loss": None}) == AT_GRPO.with_options(None) == AT_GRPO
     # a new part begins with its own defaults
     assert algorithm(changed_, returns="path_sum").options()["advantage"]["returns"] == {"name": "path_sum", "gamma": 1}
-
-
-def test_the_overlong_penalty_grows_to_one_and_no_further() -> None:
-    rows = [{**row("q", i, 0, 0, "a", team=0.0), "length": length} for i, length in enumerate((4, 5, 8, 40))]
-    alone = Advantage(overlong=Overlong(8, 4), baseline=NoBaseline(), norm_by_std=False)
-    assert Algorithm(advantage=alone).compute(RowTable.from_rows(rows)).advantage.tolist() == [0.0, -0.25, -1.0, -1.0]

@@ -31,19 +31,17 @@ def row(uid: str, session: int, index: int, turn: int, agent: str, **rewards: fl
 
 
 @st.composite
-def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3, even: bool = False) -> Rows:
-    """Sessions of uneven length in which agents skip turns (unless `even`), with all reward components."""
+def episodes(draw: st.DrawFn, tasks: int = 3, agents: int = 3, turns: int = 3) -> Rows:
+    """Sessions of uneven length in which agents skip turns, with all reward components."""
     rows = []
-    per_task, length = draw(st.integers(1, 4)), draw(st.integers(1, turns))
     for task in range(draw(st.integers(1, tasks))):
-        for session in range(per_task if even else draw(st.integers(1, 4))):
+        for session in range(draw(st.integers(1, 4))):
             outcome = draw(VALUES)
             index = itertools.count()
-            for turn in range(length if even else draw(st.integers(1, turns))):
+            for turn in range(draw(st.integers(1, turns))):
                 joint = draw(VALUES)
-                # not all agents act in every turn, unless `even`
                 names = st.lists(st.sampled_from(AGENTS[:agents]), min_size=1, max_size=agents, unique=True)
-                for agent in AGENTS[:agents] if even else draw(names):
+                for agent in draw(names):
                     new = row(f"q{task}", session, next(index), turn, agent, team=draw(VALUES), role=draw(VALUES))
                     new |= {"obs": draw(st.sampled_from("xyz")), "invalid": draw(st.booleans()), "joint": None}
                     new |= {"length": draw(st.integers(1, 30)), "value": draw(VALUES)}
