@@ -113,6 +113,7 @@ class Policies:
         metrics: dict[str, float] = {}
         for name, values in results["critics"].items():
             metrics |= {f"critic/{name}/{key}": value for key, value in values.items()}
+        batch = batch.with_shared(self.learning)
         used = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in self.learning]
         for name, (rows, values) in results["policies"].items():
             metrics |= {f"policy/{name}/{key}": value for key, value in values.items()}

@@ -15,7 +15,7 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +89,14 @@ class Rows:
     def part(self, positions: Sequence[int]) -> "Rows":
         """Some of the rows, in this order."""
         return Rows([self.keys[row] for row in positions], [self.tags[row] for row in positions])
+
+    def with_shared(self, policies: Container[str]) -> "Rows":
+        """The rows, each followed by those that some other policies learn from it (`Sampler.shared`)."""
+        rows = dict[str, dict[str, Any]]()
+        for key, tag in zip(self.keys, self.tags, strict=True):
+            rows[key] = tag
+            rows |= {other: copy for other, copy in tag.get("shared", {}).items() if copy["policy"] in policies}
+        return Rows([*rows], [*rows.values()])
 
     def by_policy(self) -> "dict[str, Rows]":
         """The rows of each policy, in the order of these."""

@@ -198,6 +198,8 @@ def check_schedule(
         return
     if algorithm.advantage.remembers:
         yield f"advantage '{algorithm.advantage.name}' depends on earlier steps, which overlap with async: it {needs}"
+    if type(synthetic.sampler).shared is not Sampler.shared:
+        yield f"sampler '{algorithm.sampler}' {needs}: with async a policy's buffer has its own rows only"
     if algorithm.advantage.wants_critic():
         problem = f"{SCHEDULE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
         yield f"{problem}: it {needs}"

@@ -201,7 +201,8 @@ class Synchronous:
             table, result = trainer.advantages(table)
             put_advantages(trainer.store, rows, result, policies.learning)
             metrics, signal = trainer.stored(table, result)
-            learnt = self._in_turn(rows if signal is None else rows.part(signal.rows))
+            learnt = rows if signal is None else rows.part(signal.rows)
+            learnt = self._in_turn(learnt.with_shared(result.shared))
         with timed(seconds, "update"), trainer.phase("updating"):
             values_of, used = policies.update(rows, learnt, result.target)
         return metrics | sampled | values_of, used

@@ -3,7 +3,7 @@
 import functools
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -45,6 +45,8 @@ class AdvantageResult:
     # an advantage per response token [length], before the weight, which the update uses in place of the row's;
     # statistics use that of the row; see `with_tokens`
     tokens: TokenArray | None = None
+    # policy -> the advantages with which it learns from the rows of others that a sampler shares with it, [n]
+    shared: Mapping[str, FloatArray] = field(default_factory=dict)
 
     @functools.cached_property
     def advantage(self) -> FloatArray:
@@ -94,6 +96,7 @@ class AdvantageResult:
             target=None if self.target is None else column(self.target, zeros),
             weight=None if self.weight is None else column(self.weight, ones),
             tokens=None if self.tokens is None else column(self.tokens, token_arrays([None] * len(others))),
+            shared={policy: column(values, zeros) for policy, values in self.shared.items()},
         )
 
 

@@ -94,9 +94,11 @@ class SamplingContext:
         position = {name: value for name, value in position.items() if value is not None}
         return Turn(act, action, self.uid, session, policy, agent or act.agent, **position)
 
-    async def finish(self, run: Run, session: int) -> Episode:
-        """Score a finished run, reward its turns, and return it as an episode."""
-        turns = [self.turn(act, action, session) for act, action in run.turns]
+    async def finish(self, run: Run, session: int, agent: str | None = None) -> Episode:
+        """Score a finished run, reward its turns, and return it as an episode. `agent`: who took the acts of explored
+        agents, if not they."""
+        by = dict.fromkeys(self.explored, agent)
+        turns = [self.turn(act, action, session, agent=by.get(act.role)) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)
         names = self.task_context.parts
         parts = dict.fromkeys(names, 0.0) if run.answer is None else score_parts(episode.score, names)

@@ -92,6 +92,11 @@ class Sampler(Options):
         """Sample the episodes of one task. A failed attempt becomes a `Failure`; cancellation propagates."""
         raise NotImplementedError(f"{type(self).__name__} has no `async def sample(self, context)`")
 
+    def shared(self, context: SamplingContext, turn: Turn, clients: Mapping[str, Any]) -> Mapping[str, Action]:
+        """The turn's action for other policies that learn from it, by policy: prompt and response in their own tokens.
+        Their advantages are those of `AdvantageResult.shared`. `clients`: of the trained policies."""
+        return {}
+
     def check(self, agents: Sequence[str]) -> None:
         """Raise MarlError if an option does not fit the team."""
 

@@ -8,7 +8,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 from verl.utils import tensordict_utils as tu
 
-from marl_verl.algo.advantage import AdvantageResult
+from marl_verl.algo.advantage import AdvantageResult, FloatArray
 from marl_verl.backend.protocol import Rows, RowStore
 from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 
@@ -19,13 +19,18 @@ KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
 
 
 def put_advantages(store: RowStore, rows: Rows, result: AdvantageResult, learning: Collection[str]) -> None:
-    """Write the advantages of n rows to their response tokens, for rows of the policies in `learning`."""
-    learnt = [row for row, tag in enumerate(rows.tags) if tag["policy"] in learning]
-    if not learnt:
-        return
-    advantages = [result.of_tokens(row, rows.tags[row]["response_len"]) for row in learnt]
-    tokens = torch.from_numpy(np.concatenate(advantages)).float()
-    store.put([rows.keys[row] for row in learnt], {"advantages": tokens.split([len(values) for values in advantages])})
+    """Write the advantages of n rows to their response tokens, for rows of the policies in `learning`; and those with
+    which other policies learn from them."""
+    advantages = dict[str, FloatArray]()
+    for row, (key, tag) in enumerate(zip(rows.keys, rows.tags, strict=True)):
+        if tag["policy"] in learning:
+            advantages[key] = result.of_tokens(row, tag["response_len"])
+        for other, shared in tag.get("shared", {}).items():
+            if (values := result.shared.get(shared["policy"])) is not None:
+                advantages[other] = np.full(shared["response_len"], values[row])
+    if advantages:
+        tokens = torch.from_numpy(np.concatenate([*advantages.values()])).float()
+        store.put([*advantages], {"advantages": tokens.split([*map(len, advantages.values())])})
 
 
 def jagged(rows: Sequence[torch.Tensor]) -> torch.Tensor:

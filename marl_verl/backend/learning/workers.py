@@ -21,9 +21,8 @@ from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.prefixes import share_prefixes
-from marl_verl.config.parts import loss_named
+from marl_verl.config.parts import own_loss
 
 
 @dataclass
@@ -161,8 +160,8 @@ class PolicyWorker(ActorRolloutRefWorker):
 
 def register_loss(mode: str) -> None:
     """Register a plugin's function with verl, if `policy_loss.loss_mode` names one. MarlError for an unknown loss."""
-    if mode.startswith(OWN):
-        register_policy_loss(mode)(loss_named(mode.removeprefix(OWN)).function)
+    if (function := own_loss(mode).function) is not None:
+        register_policy_loss(mode)(function)
 
 
 class CriticWorker(TrainingWorker):

@@ -161,6 +161,12 @@ class RolloutWorker:
         fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy in trained}
         if self.joint is not None:
             self.joint.add(fields, tags, sample.episodes)
+        clients = {name: self.parts.clients[name] for name in trained}
+        for turn in (turn for turn in sample.turns if turn.policy in trained):
+            for policy, action in sampler.shared(context, turn, clients).items():
+                shared, key = replace(turn, policy=policy, action=action), f"{turn.row}_{policy}"
+                fields[key] = row_fields(shared)
+                tags[turn.row].setdefault("shared", {})[key] = {**row_tag(shared, step), "source": turn.policy}
         report.rows = [TableRow.of(turn, trained, tags[turn.row]) for turn in sample.turns]
         return fields
 

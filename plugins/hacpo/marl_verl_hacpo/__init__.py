@@ -1,0 +1,1 @@
+"""HACPO: policies of different models learn from each other's rollouts."""
