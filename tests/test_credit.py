@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_sharp.counterfactual import coalitions, shapley
 from marl_verl_testing import ScriptedPolicy, check_sampler
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.credit import TableCredit, coalitions, shapley
+from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import Mix
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team

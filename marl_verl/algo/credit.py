@@ -5,10 +5,8 @@ of episodes. A `ReplayCredit` replays episodes in the rollout worker.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import factorial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,7 +22,7 @@ from marl_verl.episode.communication import COSTS
 from marl_verl.errors import MarlError
 from marl_verl.options import Part, Share, Small
 
-__all__ = ["ReplayCredit", "StepGroups", "TableCredit", "coalitions", "shapley"]
+__all__ = ["ReplayCredit", "StepGroups", "TableCredit"]
 
 TAKEN = ("team", "role", "tool", *COSTS)
 """Components that are set while sampling; a credit must not have one of these names."""
@@ -190,29 +188,3 @@ class Efficiency(TableCredit):
         _, first, turns = np.unique(episode, return_index=True, return_counts=True)
         others = LeaveOneOut().compute(turns.astype(np.float64), combine([table.uid.codes[first]], len(first)))
         return (others - turns)[episode]
-
-
-def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
-    """All 2^n sets of players, ordered by size."""
-    return [frozenset(chosen) for size in range(len(players) + 1) for chosen in combinations(players, size)]
-
-
-def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
-    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
-
-    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
-    Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
-
-    Args:
-        players: n different names.
-        value: v of all 2^n coalitions.
-    """
-    n = len(players)
-    weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
-    return {
-        player: sum(
-            weight[len(chosen)] * (value[chosen | {player}] - value[chosen])
-            for chosen in coalitions([other for other in players if other != player])
-        )
-        for player in players
-    }

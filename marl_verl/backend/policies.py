@@ -113,8 +113,8 @@ class Policies:
         metrics: dict[str, float] = {}
         for name, values in results["critics"].items():
             metrics |= {f"critic/{name}/{key}": value for key, value in values.items()}
-        batch = batch.with_shared(self.learning)
-        used = [key for key, tag in zip(batch.keys, batch.tags, strict=True) if tag["policy"] in self.learning]
+        whole = batch.with_shared(self.learning).by_policy().items()
+        used = [key for name, rows in whole if name in self.learning for key in rows.keys]
         for name, (rows, values) in results["policies"].items():
             metrics |= {f"policy/{name}/{key}": value for key, value in values.items()}
             used += rows.keys  # also padding

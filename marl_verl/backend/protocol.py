@@ -1,6 +1,7 @@
 """What a backend does for the training loop: it plays tasks, keeps the rows, computes with the policies, updates them.
 
     rollouts.sample(tasks)       act: token ids in, token ids out with log-probs and the version of the weights
+    rollouts.assign(policies)    agents act with other policies from the next task on; none may be in flight
     store.put / get / remove     the tensors of rows; a row of the loop is its key and its tag
     policies.update(rows)        each trained policy learns from its own rows; critics: `values`, then `update`
     policies.sync(versions)      the next actions come from the newest weights
@@ -119,16 +120,6 @@ class RowStore(Protocol):
         """Forget rows; unknown keys are ignored."""
 
 
-class Rollouts(Protocol):
-    """Plays tasks with the policies and writes the rows of trained ones into the store."""
-
-    def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
-        """Play tasks and wait for all. `step` is part of their seeds; a validation has no rows."""
-
-    def assign(self, policies: Mapping[str, str]) -> None:
-        """Let agents act with other policies from the next task on; agent -> policy. No task may be in flight."""
-
-
 class Runtime:
     """What a run has of a policy."""
 
@@ -186,7 +177,7 @@ class Backend:
     """A backend that has started: its policies and critics, its rollouts, the store of rows."""
 
     policies: Any  # `Policies`
-    rollouts: Any  # `Rollouts`; of verl with the methods that the asynchronous schedule needs
+    rollouts: Any  # `sample` plays tasks and waits; of verl with the methods that the asynchronous schedule needs
     store: RowStore
 
 

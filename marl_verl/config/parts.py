@@ -10,7 +10,6 @@ from typing import Any
 from marl_verl import plugins
 from marl_verl.algo import advantage, credit, rewards
 from marl_verl.algo.algorithms import Algorithm, Loss, Metric, presets
-from marl_verl.algo.algorithms.losses import OWN, VERL
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
@@ -97,11 +96,6 @@ def loss_named(name: str) -> Loss:
     if isinstance(target, Loss) and not entry.settings:
         return target
     return Loss.of(target, name, entry.settings)
-
-
-def own_loss(mode: str) -> Loss:
-    """The loss that a `policy_loss.loss_mode` names: a plugin's function, or verl's without one."""
-    return loss_named(mode.removeprefix(OWN)) if mode.startswith(OWN) else VERL
 
 
 def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:

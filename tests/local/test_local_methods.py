@@ -11,7 +11,7 @@ from tests.local.training import INVENTORY, check, train
 pytest.importorskip("verl")
 pytestmark, LONG = pytest.mark.slow, pytest.mark.long
 
-PAPERS = ("at_grpo/cpu", "dr_mas/cpu", "magrpo/cpu", "mars2/cpu", "sharp/cpu")
+PAPERS = ("at_grpo/cpu", "dr_mas/cpu", "hacpo/cpu", "magrpo/cpu", "mars2/cpu", "sharp/cpu")
 TOGETHER = {"at_grpo/cpu": ("agent", "turn", "slot"), "magrpo/cpu": ("agent", "parent")}
 """Recipe with a tree -> the columns that siblings share."""
 
@@ -31,6 +31,11 @@ def test_a_paper(recipe: str, tmp_path: Path) -> None:
     if recipe == "sharp/cpu":
         assert run.lines("train/success")[0]["train/extra_tokens/credit"] > 0
         assert all(("mc" in row["rewards"]) == (row["agent"] != "planner") for row in rows)
+    if recipe == "hacpo/cpu":
+        line = run.lines("train/success")[0]  # each policy learns from its own rows, and as many of the other's
+        assert [
+            line[f"policy/{name}/tokens/sampled"] > 1.5 * line["train/tokens"] / 2 for name in ("shifter", "flipper")
+        ]
 
 
 FAST = ("gdpo", "remax")

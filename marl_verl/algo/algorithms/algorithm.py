@@ -191,9 +191,8 @@ def _checked(result: AdvantageResult, table: RowTable, label: str) -> AdvantageR
     for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
         numbers_of(values, len(table), f"'{name}' of {label}")
     _finite(result.scale, table, "scale")  # an infinite scale would silently make the advantage 0
-    _finite(result.advantage, table, "advantage")
-    for policy, values in result.shared.items():
-        _finite(numbers_of(values, len(table), f"'shared' of {label}"), table, f"advantage for policy '{policy}'")
+    for values in (result.advantage, *result.shared.values()):
+        _finite(values, table, "advantage")
     for row, values in enumerate(() if result.tokens is None else result.tokens):
         if len(values) != table.length[row] or not np.isfinite(values).all():
             tokens = f"the {table.length[row]} tokens of row '{table.key(row)}'"

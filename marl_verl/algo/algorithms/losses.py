@@ -40,9 +40,7 @@ class Loss:
     correction: Mapping[str, Any] = field(default_factory=dict)
     one_update: bool = False  # valid only for rows of the current weights: several updates of a batch are an error
     function: LossFunction | None = None
-    # `rollout_is_weights` of the function's rows are 0, but m of a row that another policy sampled, in the m-th update
-    # of its batch (from 1)
-    numbered: bool = False
+    numbered: bool = False  # its `rollout_is_weights` are 0, and m for rows of other policies in a batch's m-th update
 
     @classmethod
     def of(cls, function: LossFunction, name: str, settings: Mapping[str, Any]) -> "Loss":

@@ -95,8 +95,7 @@ class SamplingContext:
         return Turn(act, action, self.uid, session, policy, agent or act.agent, **position)
 
     async def finish(self, run: Run, session: int, agent: str | None = None) -> Episode:
-        """Score a finished run, reward its turns, and return it as an episode. `agent`: who took the acts of explored
-        agents, if not they."""
+        """Score a finished run, reward its turns, and return it as an episode. `agent` acted for explored agents."""
         by = dict.fromkeys(self.explored, agent)
         turns = [self.turn(act, action, session, agent=by.get(act.role)) for act, action in run.turns]
         episode = await self.state(run, session, turns, run.answer)

@@ -31,8 +31,6 @@ from marl_verl.backend.protocol import TrainingWorkers
 from marl_verl.config.stored import updates_per_batch
 from marl_verl.errors import check
 
-METRICS = ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")  # verl's names
-
 
 class Critic(TrainingWorkers):
     """One critic, beside a policy: it never computes at the same time as the policy's updates.
@@ -114,7 +112,8 @@ class Critic(TrainingWorkers):
         )
         output = self.call("train_mini_batch", data)
         reduced = reduce_metrics(dict(output["metrics"]))
-        metrics = {name.rpartition("/")[2]: float(reduced[name]) for name in METRICS}
+        names = ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")
+        metrics = {name.rpartition("/")[2]: float(reduced[name]) for name in names}
         metrics |= {"value": float(values.mean()), "target": float(targets.mean())}
         if (spread := float(targets.var())) > 0:
             metrics["explained_variance"] = 1.0 - float((targets - values).var()) / spread

@@ -18,6 +18,7 @@ from verl.utils.metric import reduce_metrics
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
+from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.batches import of_responses
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.forest import arranged
@@ -25,7 +26,7 @@ from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.learning.workers import Adapter
 from marl_verl.backend.protocol import Rows, RowStore, Runtime, TrainingWorkers
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.config.parts import own_loss
+from marl_verl.config.parts import loss_named
 from marl_verl.config.stored import separate_reason, updates_per_batch
 from marl_verl.team import PolicyConfig
 
@@ -59,7 +60,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self.sleeps = bool(self._arr.rollout.free_cache_engine)  # whether servers sleep while it updates
         self._reference = bool(self._arr.actor.use_kl_loss)
         self._shares = separate_reason(config, self._arr.actor) is None
-        self._numbered = own_loss(self._arr.actor.policy_loss.loss_mode).numbered
+        mode = str(self._arr.actor.policy_loss.loss_mode)
+        self._numbered = mode.startswith(OWN) and loss_named(mode.removeprefix(OWN)).numbered
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
     @property
@@ -132,7 +134,11 @@ class LearningPolicy(TrainingWorkers, Runtime):
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
             weights, corrected = correct(self.store, batch, self._correction)
-            weights += number_shared(self.store, batch, updates, ranks) if self._numbered else []
+            if self._numbered:
+                size, weights = len(batch) // (ranks * updates), [WEIGHTS]
+                numbers = [(1 + row // size % updates) * ("source" in tag) for row, tag in enumerate(batch.tags)]
+                rows_of = zip(numbers, batch.tags, strict=True)
+                self.store.put(batch.keys, {WEIGHTS: [torch.ones(tag["response_len"]) * n for n, tag in rows_of]})
             if self._reference and self._lora:
                 self._log_probs(batch, "ref_log_prob", "compute_log_prob", no_lora_adapter=True)
             elif self._reference:
@@ -173,16 +179,6 @@ class LearningPolicy(TrainingWorkers, Runtime):
             return {}
         chosen = mask.values().bool()  # padding rows have no response token
         return {"entropy": float(of_responses(data["entropy"], mask).values()[chosen].mean())}
-
-
-def number_shared(store: RowStore, batch: Rows, updates: int, ranks: int) -> list[str]:
-    """Write the numbers of `Loss.numbered` for the arranged rows of an update. Returns the field's name."""
-    size = len(batch) // (updates * ranks)
-    numbers = [(1 + row // size % updates) * ("source" in tag) for row, tag in enumerate(batch.tags)]
-    lengths = [tag["response_len"] for tag in batch.tags]
-    values = [torch.full((length,), float(number)) for length, number in zip(lengths, numbers, strict=True)]
-    store.put(batch.keys, {WEIGHTS: values})
-    return [WEIGHTS]
 
 
 def correct(store: RowStore, batch: Rows, settings: DictConfig) -> tuple[list[str], dict[str, float]]:

@@ -21,8 +21,9 @@ from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.prefixes import share_prefixes
-from marl_verl.config.parts import own_loss
+from marl_verl.config.parts import loss_named
 
 
 @dataclass
@@ -160,8 +161,8 @@ class PolicyWorker(ActorRolloutRefWorker):
 
 def register_loss(mode: str) -> None:
     """Register a plugin's function with verl, if `policy_loss.loss_mode` names one. MarlError for an unknown loss."""
-    if (function := own_loss(mode).function) is not None:
-        register_policy_loss(mode)(function)
+    if mode.startswith(OWN):
+        register_policy_loss(mode)(loss_named(mode.removeprefix(OWN)).function)
 
 
 class CriticWorker(TrainingWorker):

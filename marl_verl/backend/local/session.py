@@ -65,7 +65,7 @@ def _process(small: bool) -> Iterator[None]:
 
 
 class LocalRollouts(RolloutWorker):
-    """`Rollouts` in this thread. Ctrl-C ends what is being played."""
+    """Rollouts in this thread. Ctrl-C ends what is being played."""
 
     caught = (Exception, SystemExit)
 

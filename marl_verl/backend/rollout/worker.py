@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 
 LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
 
-
 Tensors = Mapping[str, dict[str, Any]]
 """The tensors of a task's rows of trained policies, by key."""
 

@@ -26,7 +26,7 @@ from marl_verl.plugins import loading
 
 
 class RayRollouts:
-    """`Rollouts` with workers on all nodes in turn; `clients`: policy -> `Runtime.client`.
+    """Rollouts with workers on all nodes in turn; `clients`: policy -> `Runtime.client`.
 
     The asynchronous schedule plays single tasks (`dispatch`), and holds requests by gates while weights change.
     """
@@ -43,7 +43,7 @@ class RayRollouts:
             self.workers.append(placed.remote(config, dict(clients)))
         mine = plugins.load().fingerprint()
         for number, worker in enumerate(self.workers):
-            theirs = tuple(ray.get(worker.plugin_fingerprint.remote()))
+            theirs = tuple(ray.get(worker.__ray_call__.remote(lambda _: plugins.load().fingerprint())))
             loading.check_same(mine, theirs, f"rollout worker {number}")
         self._stream: dict[Future[list[Report]], int] = {}  # a task in flight -> the number of its worker
 
@@ -98,10 +98,6 @@ class RolloutActor(RolloutWorker):
 
             return_memory()  # of loading tokenizers
         collect_seldom()
-
-    def plugin_fingerprint(self) -> tuple[str, ...]:
-        """The fingerprint of the loaded plugins, which the driver compares with its own."""
-        return plugins.load().fingerprint()
 
     async def sample(self, tasks: list[TaskRow], step: int, validate: bool) -> list[Report]:
         if not self._watched:

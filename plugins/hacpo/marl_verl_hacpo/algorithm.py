@@ -7,16 +7,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge
 
-from marl_verl.algo.advantage import (
-    TASK,
-    AdvantageResult,
-    Estimator,
-    FloatArray,
-    Group,
-    RowTable,
-    group_ids,
-    group_mean,
-)
+from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, Group, RowTable, group_ids, group_mean
 from marl_verl.algo.algorithms import Algorithm, PlainRows, rewards_of
 from marl_verl.options import Positive
 
@@ -33,15 +24,13 @@ class CapabilityAware(Estimator):
     and 50 of arXiv 2603.02604. A group of equal rewards has A = 0, and w is limited, as in the authors' code.
 
     Attributes:
-        group: columns of the groups.
         window: K.
         most: w is between 1 / most and most.
-        eps: added to the std.
     """
 
     name: ClassVar[str] = "capability-aware"
     no_tree: ClassVar[str | None] = "it compares episodes of several policies, and a tree is one of all of them"
-    group: Group = TASK
+    group: Group = ("uid",)
     window: Positive = 5
     most: Annotated[float, Ge(1)] = 10.0
     eps: Annotated[float, Ge(0)] = 1e-6
@@ -85,27 +74,21 @@ def _policies(table: RowTable) -> dict[str, FloatArray]:
 
 
 HACPO = Algorithm(sampler="shared-rollouts", advantage=CapabilityAware(), loss="hacpo")
-"""A(k) = (r - mean_j w(k, j) r_j) / (std + 1e-6), times w(j, k) on rows of policy j, w(k, j) = P_k / P_j.
-
-Compared: every row with every row of its task, of all policies. The loss corrects for who sampled a row (`loss.py`).
-"""
+"""Compared: every row with every row of its task, of all policies. The loss corrects for who sampled it."""
 
 
 def hacpo(rows: PlainRows, learner: str | None = None) -> list[float]:
     """The advantages with which policy `learner` learns from the rows of a first step; None: each row's own policy."""
     every = [(row["uid"], row.get("policy"), r) for row, r in zip(rows, rewards_of(rows), strict=True)]
     P = {k: max(float(np.mean([r for _, j, r in every if j == k])), LEAST) for _, k, _ in every}
-
-    def w(k: str | None, j: str | None) -> float:
-        return min(max(P[k] / P[j], 0.1), 10.0)
-
+    w = {(k, j): min(max(P[k] / P[j], 0.1), 10.0) for k in P for j in P}
     advantages = []
     for uid, j, r in every:
         k = j if learner is None else learner
-        mean = np.mean([w(k, other) * r_other for task, other, r_other in every if task == uid])
-        rewards = [r_other for task, _, r_other in every if task == uid]
-        equal = len(set(rewards)) == 1
-        advantages.append(0.0 if equal else float(w(j, k) * (r - mean) / (np.std(rewards, ddof=1) + 1e-6)))
+        rewards = [other for task, _, other in every if task == uid]
+        baseline = np.mean([w[k, i] * other for task, i, other in every if task == uid])
+        std = np.std(rewards, ddof=1) if len(set(rewards)) > 1 else np.inf
+        advantages.append(float(w[j, k] * (r - baseline) / (std + 1e-6)))
     return advantages
 
 

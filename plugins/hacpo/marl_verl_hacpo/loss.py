@@ -17,7 +17,6 @@ from typing import Any
 
 from marl_verl.algo.algorithms import Loss
 
-MOST = 10.0  # of log s_i, as in verl's GSPO
 SETTINGS = {
     "actor": {"loss_agg_mode": "seq-mean-token-mean", "clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4},
     "correction": {"bypass_mode": True},  # pi_old is who sampled
@@ -39,7 +38,7 @@ class Objective:
 
         mask, config, log_prob = batch["response_mask"], batch["config"], batch["log_prob"]
         log_ratio = ((log_prob - batch["old_log_prob"]) * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-        ratio, advantage = log_ratio.clamp(max=MOST).exp(), (batch["advantages"] * mask)[:, 0]
+        ratio, advantage = log_ratio.clamp(max=10.0).exp(), (batch["advantages"] * mask)[:, 0]
         clipped = ratio.clamp(1 - config.clip_ratio_low, 1 + config.clip_ratio_high)
         objective = torch.minimum(ratio * advantage, clipped * advantage)
         if (numbers := batch["rollout_is_weights"]) is not None:  # `Loss.numbered`

@@ -5,16 +5,16 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from marl_verl.algo.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
-from marl_verl.episode import Act, Action, Episode, Turn
+from marl_verl.episode import Action, Episode, Turn
 from marl_verl.options import Count
 
 
 class SharedRollouts(Sampler):
     """Independent episodes: in session g, trained agent g mod n takes every act of a trained agent, and its turns train
-    the policies of all n trained agents. Acts with tools are not shared, because formats of tool calls differ.
+    the policies of all n. Acts with tools are not shared, because formats of tool calls differ.
 
     Options:
-        episodes: number of episodes of each trained agent, G in the paper.
+        episodes: number of episodes of each trained agent.
     """
 
     one_side: ClassVar[str | None] = "its agents take each other's acts"
@@ -25,12 +25,8 @@ class SharedRollouts(Sampler):
 
         async def episode(session: int) -> Episode:
             agent = agents[session % len(agents)]
-
-            async def answer(act: Act) -> Action:
-                return await ask(context, act, session, agent=agent if act.role in agents else None)
-
             async with context.start(session) as run:
-                await drive(run, answer)
+                await drive(run, lambda act: ask(context, act, session, agent=agent if act.role in agents else None))
                 return await scored(context, context.finish(run, session, agent))
 
         sessions = range(self.episodes * len(agents))

@@ -26,20 +26,22 @@ Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code
     phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
 
 Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions
-(`marl_verl.algo.credit.shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
+(`shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
 Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) -
 v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
 v({}), with an error below `truncation`. Each coalition is replayed at most once.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from math import factorial
 from random import Random
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Interval
 
-from marl_verl.algo.credit import ReplayCredit, coalitions, shapley
+from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, Turn, WorkflowError
 from marl_verl.errors import MarlError, unknown
@@ -242,3 +244,29 @@ async def _kept(context: SamplingContext, episode: Episode, masked: Masked, mode
 
 def _hidden(act: Act, masked: Masked) -> bool:
     return act.agent in masked or act.key in masked
+
+
+def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
+    """All 2^n sets of players, ordered by size."""
+    return [frozenset(chosen) for size in range(len(players) + 1) for chosen in combinations(players, size)]
+
+
+def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
+    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
+
+    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
+    Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
+
+    Args:
+        players: n different names.
+        value: v of all 2^n coalitions.
+    """
+    n = len(players)
+    weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
+    return {
+        player: sum(
+            weight[len(chosen)] * (value[chosen | {player}] - value[chosen])
+            for chosen in coalitions([other for other in players if other != player])
+        )
+        for player in players
+    }

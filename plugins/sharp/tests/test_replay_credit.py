@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_sharp.counterfactual import Counterfactual, MaskingCredit, SampledShapley, masked_value
+from marl_verl_sharp.counterfactual import (
+    Counterfactual,
+    MaskingCredit,
+    SampledShapley,
+    coalitions,
+    masked_value,
+    shapley,
+)
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, shown
 from marl_verl_testing.workflows import TASK, Hashed, Programmed, talkers, workflows
 
-from marl_verl.algo.credit import ReplayCredit, coalitions, shapley, with_credit
+from marl_verl.algo.credit import ReplayCredit, with_credit
 from marl_verl.algo.sampling import AttemptFailed, Independent, Sample, SamplingContext
 from marl_verl.episode import Act, Action, Episode, Team, Workflow
 from marl_verl.tasks import Task, TaskSet
