@@ -162,6 +162,46 @@ TURNS = Claim(
     ],
 )
 
+SOLVES = {"words": "agent/shifter/reward/team", "byte pairs": "agent/flipper/reward/team"}  # of sampled episodes
+SHARED_ROLLOUTS = Claim(
+    name="shared-rollouts",
+    title="Two models that learn from each other's episodes",
+    claim=(
+        "policies of different models that also learn from each other's episodes reach the success of each alone with "
+        "half of the sampled tokens (HACPO, arXiv 2603.02604)."
+    ),
+    setting=(
+        "[Tests of digits](../recipes/hacpo/README.md), answered by a model whose tokens are words and one with "
+        "byte-pair tokens. Both arms sample equally many episodes of each, for training on new tasks; success is "
+        "theirs. The settings were chosen on seed 1000."
+    ),
+    arms=[
+        arm("shared", "hacpo"),
+        *(arm(name, "hacpo", "--variant", name) for name in ("alone", "naive")),
+        arm("alone, twice the episodes", "hacpo", "--variant", "alone", "marl.sampler.options.episodes=16"),
+    ],
+    settings=[*steps(40, 40), *SHORT],
+    measures=[
+        *(
+            Measure(
+                f"{model}-{tokens}",
+                f"{model}: success after {tokens:,} tokens",
+                at_tokens(tokens, metric),
+                True,
+                POINTS,
+            )
+            for tokens in (20_000, 40_000, 80_000)
+            for model, metric in SOLVES.items()
+        ),
+        Measure("tokens", "sampled tokens per step", of("mean:train/tokens")),
+    ],
+    comparisons=[
+        Comparison(f"The model of {model} reaches a higher success than {second}", f"{model}-40000", "shared", second)
+        for second in ("alone", "naive", "alone, twice the episodes")
+        for model in SOLVES
+    ],
+)
+
 FASTER = (*steps(40, 10), "actor_rollout_ref.actor.optim.lr=3e-3", "marl.task.test_size=60", *SHORT[1:])
 COVERED = of("validation/agent/agent-1/team")
 SCORE = Measure("score", "share of the items that are covered, greedy", COVERED, percent=True, margin=POINTS)
@@ -311,4 +351,4 @@ STALENESS = Claim(
     backend="verl",
 )
 
-QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, HORIZONS, STALENESS, CREDIT, SPAWNER)
+QUESTIONS = (STOPS, SINGLETON, SHARED, ROLES, AGENTS, TURNS, HORIZONS, STALENESS, CREDIT, SPAWNER, SHARED_ROLLOUTS)
