@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from marl_verl.algo.sampling import Failure, Sample, Sampler, SamplingContext, ask, attempt, drive, gather_all, scored
+from marl_verl.algo.sampling import Independent, Sample, SamplingContext, ask, attempt, drive, gather_all, scored
 from marl_verl.episode import Action, Episode, Turn
-from marl_verl.options import Count
 
 
-class SharedRollouts(Sampler):
+class SharedRollouts(Independent):
     """Independent episodes: in session g, trained agent g mod n takes every act of a trained agent, and its turns train
     the policies of all n. Acts with tools are not shared, because formats of tool calls differ.
 
@@ -18,7 +17,6 @@ class SharedRollouts(Sampler):
     """
 
     one_side: ClassVar[str | None] = "its agents take each other's acts"
-    episodes: Count = 8
 
     async def sample(self, context: SamplingContext) -> Sample:
         agents = [agent for agent in context.agents if agent in context.explored]
@@ -31,8 +29,8 @@ class SharedRollouts(Sampler):
 
         sessions = range(self.episodes * len(agents))
         results = await gather_all(attempt(context, session, episode(session)) for session in sessions)
-        failures = [result for result in results if isinstance(result, Failure)]
-        return Sample([result for result in results if not isinstance(result, Failure)], failures)
+        failures = [result for result in results if not isinstance(result, Episode)]
+        return Sample([result for result in results if isinstance(result, Episode)], failures)
 
     def shared(self, context: SamplingContext, turn: Turn, clients: Mapping[str, Any]) -> Mapping[str, Action]:
         """See `Sampler`. A turn that is too long for a policy is not shared with it."""
