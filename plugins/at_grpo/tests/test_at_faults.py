@@ -5,66 +5,23 @@ reference), one reward for all candidates of the second agent and a state that s
 (`test_greedy_tree.py`), and a "GRPO baseline" that is AT-GRPO (here).
 """
 
-import asyncio
-import zlib
 from typing import Any
 
 import numpy as np
-import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_games.plan_path import WORDS
-from marl_verl_games.tiny_plan_path import EXECUTOR, PLANNER, PlannerExecutor, TinyPlanPath, at_plan_path
 from marl_verl_math.tasks import MathTasks
 from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, shown
-from marl_verl_testing.algorithm import row_of as row
-from marl_verl_testing.rows import algorithm
+from marl_verl_testing import ScriptedPolicy, check_sampler
+from marl_verl_testing.rows import algorithm, row
 
 from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.rewards import Mix, RewardMix
-from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.episode import Act
 
-K = 8
-TASKS = TinyPlanPath()
-REWARDS = {PLANNER: at_plan_path, EXECUTOR: at_plan_path}
-OPTIONS = {"alpha": 1.0}
 
-
-def words(act: Act, session: int, candidate: Any) -> str:
-    """One or two moves, by chance."""
-    number = zlib.crc32(f"{act.agent} {act.slot} {session} {candidate} {shown(act)}".encode())
-    first, second = (list(WORDS)[number // 4**n % 4] for n in range(2))
-    return f"{first} {second}" if act.agent == PLANNER else first
-
-
-def sampled(task: Task, sampler: Sampler, mix: RewardMix | None = None) -> Sample:
-    policy = ScriptedPolicy({PLANNER: words, EXECUTOR: words})
-    context = ScriptedContext(PlannerExecutor(), task, policy, TASKS, rewards=REWARDS, mix=mix or Mix())
-    return asyncio.run(sampler.sample(context))
-
-
-@pytest.fixture(scope="module")
-def problems() -> list[Task]:
-    return TASKS.generate("train", 4, 3)
-
-
-def table(samples: list[Sample]) -> RowTable:
-    return RowTable.from_rows([row(turn) for sample in samples for turn in sample.turns])
-
-
-def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
-    method = algorithm("at-grpo", **OPTIONS)
-    grpo = algorithm("grpo", **{"rewards": "marl_verl_at_grpo.algorithm:AlphaMix", **OPTIONS})
-    sessions = algorithm("at-grpo-sessions", **OPTIONS)
-    assert [each.sampler for each in (method, grpo, sessions)] == ["greedy-tree", "independent", "independent"]
-    rows = table([sampled(task, Independent(K)) for task in problems])
-    blind, split = grpo.compute(rows), sessions.compute(rows)
-    np.testing.assert_array_equal(blind.reward, split.reward)  # one reward, other groups
-    assert len(set(blind.group)) == len(problems)
-    assert len(set(split.group)) > 6 * len(problems)
-    assert not np.allclose(blind.advantage, split.advantage)
+def test_the_grpo_baseline_is_not_at_grpo() -> None:
+    samplers = [algorithm(name).sampler for name in ("at-grpo", "grpo", "at-grpo-sessions")]
+    assert samplers == ["greedy-tree", "independent", "independent"]
 
 
 # AT-GRPO's filter of groups
@@ -72,15 +29,7 @@ def test_the_grpo_baseline_is_not_at_grpo(problems: list[Task]) -> None:
 
 MEANS = {"a": [(0.0, 1.0), (2.0, 4.0), (9.0, 9.0), (5.0, 6.0)], "b": [(50.0, 60.0), (70.0, 71.0)]}
 ROWS = [
-    {
-        "uid": f"q{task}",
-        "session": k,
-        "index": number,
-        "turn": 0,
-        "agent": agent,
-        "length": 1,
-        "rewards": {"team": reward},
-    }
+    row(f"q{task}", k, number, 0, agent, team=reward)
     for number, (agent, groups) in enumerate(MEANS.items())
     for task, rewards in enumerate(groups)
     for k, reward in enumerate(rewards)
@@ -94,7 +43,7 @@ def filtered(**options: object) -> list[str]:
     )
     assert np.all((with_filter == without) | (with_filter == 0))
     return sorted(
-        {f"{row['agent']}-{row['uid']}" for row, a, b in zip(ROWS, with_filter, without, strict=True) if a != b}
+        {f"{one['agent']}-{one['uid']}" for one, a, b in zip(ROWS, with_filter, without, strict=True) if a != b}
     )
 
 

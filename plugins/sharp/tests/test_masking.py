@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.counterfactual import Masked, Mode, masked_value
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, shown
-from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, talkers, workflows
+from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, talkers, workflows
 
 from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Act, Action, ActRecord, Episode, Journal, Run, Team, Workflow
@@ -94,21 +94,6 @@ def test_every_act_of_a_masked_run_follows_the_mode(
     if not any(hidden(record, who) for record in episode.journal.acts()):
         assert (score, tokens) == (episode.score, 0)
     assert encode_journal(episode.journal) == before
-
-
-@each_mode
-@given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
-@settings(deadline=None, max_examples=15)
-def test_a_masked_run_is_reproducible_in_any_arrival_order(
-    mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
-) -> None:
-    context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
-    episode = episode_of(context)
-    who = agents_or_acts(data, episode)
-    found, journal = masked(context, episode, who, mode), context.runs[-1].journal
-    context.delay = lambda act, session: number(seed, act.key) % 30
-    assert masked(context, episode, who, mode) == found
-    assert context.runs[-1].journal == journal
 
 
 # Joint moves, lanes, calls

@@ -83,26 +83,6 @@ FAN = ScriptedPolicy(
 )
 
 
-@pytest.mark.parametrize(
-    ("mode", "worker2", "planner", "acts"),
-    [
-        # masked worker: the report again. Masked planner: another plan is shown to the workers, who find the same
-        ("regenerate", 1.0, 0.25, ["planner:1"] * 3 + ["worker1:0", "worker2:0", "worker3:0"]),
-        ("rescore", 0.75, 0.25, []),  # the report keeps its text
-        ("full", 1.0, 0.25, ["planner:1"] * 3 + ["worker1:0", "worker2:0", "worker3:0"]),
-    ],
-)
-def test_only_worker_2_matters(mode: Any, worker2: float, planner: float, acts: list[str]) -> None:
-    context = ScriptedContext(Fan(), TASK, FAN, tasks=OnlyTwo())
-    episode, tokens = credited(Counterfactual(mode=mode), context)
-    assert episode.score == 1.0
-    assert by_agent(episode) == {"planner": planner, "worker1": 0.0, "worker2": worker2, "worker3": 0.0}
-    assert sorted(f"{act.agent}:{act.slot}" for _, act, _ in context.asked) == acts
-    assert tokens == sum(len(action.response_ids) for action in context.given)
-    assert (tokens > 0) == bool(acts)
-    assert all(turn.team_reward == 1.0 for turn in episode.turns)
-
-
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
 def test_delta_is_the_score_less_that_of_the_masked_run(workflow: Programmed, seed: int, data: st.DataObject) -> None:
