@@ -31,9 +31,11 @@ TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xm
 
 
 def check_pages(source: str) -> None:
-    """MarlError if the option `pages` is neither a file nor `web`."""
-    if source != WEB and not Path(source).expanduser().is_file():
-        raise MarlError(f"pages: no file '{source}'. Or write web.")
+    """MarlError if the option `pages` is neither a file of pages nor `web`."""
+    if source != WEB:
+        if not (path := Path(source).expanduser()).is_file():
+            raise MarlError(f"pages: no file '{source}'. Or write web.")
+        _file(path)
 
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:

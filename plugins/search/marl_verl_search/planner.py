@@ -112,7 +112,7 @@ class PlannerAndSearchers(Searching):
             return str(await team[agent].call(read_page, self.pages, url.strip(), text.strip(), self.paragraphs))
         if tool.lower() == "python":
             return str(await team[agent].call(run_python, text.strip("\n"), SECONDS, True)) or "(no output)"
-        return "\n\n".join(await team[agent].call(self.finder(task), text.strip(), self.paragraphs))
+        return "\n\n".join(await self.searched(team, agent, task, text.strip(), self.paragraphs))
 
 
 def _said(seen: list[dict[str, Any]], said: str, text: str) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ class _Search(Searching):
         if (query := tagged(action.text, "search")) is None:
             return team.invalid(action, otherwise)
         try:
-            best = await team[agent].call(self.finder(task), query, self.found)
+            best = await self.searched(team, agent, task, query, self.found)
         except CallError:
             best = []
         information = "\n".join(clipped(text, self.kept) for text in best) or "Nothing was found."

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from marl_verl import Task, Workflow
+from marl_verl.episode import CallError, Team
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Fields, read_rows
 
 PARAGRAPHS = "paragraphs"
 SECONDS, TRIES = 60.0, 3
+NOT_FOUND = ("ValueError", "LookupError")  # what a search of `source` raises where nothing can be found
 K1, B = 1.5, 0.75
 
 
@@ -37,8 +39,11 @@ class Searching(Workflow):
     def __post_init__(self) -> None:
         if self.source.startswith("web:"):
             function(self.source)
-        elif self.source != PARAGRAPHS and "://" not in self.source and not Path(self.source).expanduser().is_file():
-            raise MarlError(f"no corpus '{self.source}' (or 'paragraphs', http://HOST/retrieve, web:module:function)")
+        elif self.source != PARAGRAPHS and not self.source.startswith(("http://", "https://")):
+            if not (path := Path(self.source).expanduser()).is_file():
+                others = "'paragraphs', http://HOST/retrieve, web:module:function"
+                raise MarlError(f"no corpus '{self.source}' (or {others})")
+            corpus_texts(path)
 
     def check_source(self, task: Task) -> None:
         """MarlError if a task lacks the paragraphs to search."""
@@ -48,7 +53,7 @@ class Searching(Workflow):
     def finder(self, task: Task) -> Callable[[str, int], Any]:
         """An async function (query, most) -> texts, best first, for `team.call`.
 
-        It raises ValueError or LookupError where nothing can be found, and RuntimeError where a server fails.
+        It raises ValueError or LookupError where nothing can be found, another error where the search fails.
         """
 
         async def find(query: str, most: int) -> list[str]:
@@ -63,6 +68,16 @@ class Searching(Workflow):
             return await asyncio.to_thread(index.search, query, most)
 
         return find
+
+    async def searched(self, team: Team, agent: str, task: Task, query: str, most: int) -> list[str]:
+        """The texts of a search, a recorded call. CallError where nothing can be found. RuntimeError, which fails the
+        attempt, where the search itself fails: agents would learn without it from then on."""
+        try:
+            return list(await team[agent].call(self.finder(task), query, most))
+        except CallError as error:
+            if error.kind in NOT_FOUND:
+                raise
+            raise RuntimeError(f"the search failed with {error.kind}: {error}") from error
 
 
 async def ask(url: str, query: str, most: int) -> list[str]:
@@ -138,11 +153,17 @@ def paragraphs_of(task: Task) -> Index:
 
 @functools.lru_cache(maxsize=2)
 def corpus(path: Path) -> Index:
-    """The index of a corpus file. MarlError for another file."""
+    """The index of a corpus file. MarlError as `corpus_texts`."""
+    return Index(corpus_texts(path))
+
+
+@functools.lru_cache(maxsize=2)
+def corpus_texts(path: Path) -> tuple[str, ...]:
+    """The texts of a corpus file. MarlError for a row that is no document, or without any."""
     rows = (Fields(row, f"corpus '{path}', row {number}") for number, row in read_rows(path, "corpus"))
-    if not (texts := list(map(document, rows))):
+    if not (texts := tuple(map(document, rows))):
         raise MarlError(f"corpus '{path}' is empty")
-    return Index(texts)
+    return texts
 
 
 def document(fields: Fields) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.routed import SearchAlone, SearchTeam, search_hit, verdict_right
 from marl_verl_search.tasks import SearchTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
@@ -123,3 +124,12 @@ def test_a_retrieval_server(monkeypatch: pytest.MonkeyPatch) -> None:
     find = SearchTeam(source=server).finder(TASK)
     assert asyncio.run(find("town", 3)) == ["Norrvik: A town.", "Sundby: A bridge.", "No title"]
     assert asked == [("/retrieve", {"queries": ["town"], "topk": 3, "return_scores": True})] * 2
+
+
+@pytest.mark.parametrize("kind", [SearchTeam, SearchAlone, PlannerAndSearchers])
+def test_a_search_that_fails_fails_the_attempt(kind: Any) -> None:
+    """It would otherwise be a search that finds nothing, from which agents learn not to search."""
+    said = {"verifier": NO, "planner": '<ask to="searcher">x</ask>', **dict.fromkeys(("searcher", "answerer"), queries)}
+    context = ScriptedContext(kind(source="web:json:loads"), TASK, ScriptedPolicy(said), tasks=TASKS)
+    (failure,) = asyncio.run(Independent(1).sample(context)).failures
+    assert "the search failed with TypeError" in failure.detail

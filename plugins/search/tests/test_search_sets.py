@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from marl_verl_search.answers import gaia, normalised
+from marl_verl_search.routed import SearchTeam
 from marl_verl_search.source import Index, corpus
 from marl_verl_search.tasks import SearchTasks
 
@@ -144,3 +145,5 @@ def test_a_corpus(tmp_path: Path) -> None:
     for name, message in (("bad", "row 1 has no field 'text'"), ("empty", "is empty"), ("wiky", "did you mean")):
         with pytest.raises(MarlError, match=message):
             corpus(tmp_path / f"{name}.jsonl")
+    with pytest.raises(MarlError, match="row 1 has no field 'text'"):  # before a run, not in each of its searches
+        SearchTeam(source=str(file.with_name("bad.jsonl")))
