@@ -170,8 +170,7 @@ def check_sides(label: str, scored: Iterable[str], sides: Collection[str]) -> No
 
 
 def read_team(marl: Mapping[str, Any], evaluation: bool = False) -> TeamConfig:
-    """Read the team of a composed `marl` section (plain containers). `evaluation`: accept a team without a trained
-    policy, and policies that no agent has at first (cross-play)."""
+    """Read the team of a plain `marl` section. `evaluation`: accept policies without an agent (cross-play)."""
     policies = {str(name): _policy(str(name), values) for name, values in (marl.get("policies") or {}).items()}
     added: dict[str, PolicyConfig] = {}
     sections = (marl.get("agents") or {}).items()
@@ -198,8 +197,6 @@ def _check_team(
     if unused and not evaluation:
         remedy = f"assign it to one of the agents {_listed(agents)}, or remove it"
         yield f"policy {_listed(unused)} is used by no agent: {remedy}"
-    if not evaluation and all(policy.frozen for policy in policies.values()):
-        yield f"all policies are frozen ({_listed(policies)}): nothing would be trained. Set frozen=false for one."
 
 
 def _named(marl: Mapping[str, Any], kind: str) -> Named:

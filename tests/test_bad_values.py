@@ -16,6 +16,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, defaults_of, with_overrides
+from marl_verl.config.policy_models import check_scripts
 from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, settings_of, verl_defaults
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
@@ -94,4 +95,13 @@ def test_tables_name_keys_of_verl() -> None:
 
 
 def test_a_frozen_policy_may_act_greedily(base: DictConfig) -> None:
-    check_settings(with_overrides(base, ["marl.policies.one.frozen=true", "marl.policies.one.rollout.temperature=0"]))
+    frozen = with_overrides(base, ["marl.policies.one.frozen=true", "marl.policies.one.rollout.temperature=0"])
+    check_scripts(frozen, check_settings(frozen)[0], training=True)
+
+
+def test_a_team_without_a_trained_policy_is_measured_and_not_trained(base: DictConfig) -> None:
+    frozen = with_overrides(base, ["marl.policies.one.frozen=true", "marl.policies.two={script: kuhn-equilibrium}"])
+    team = check_settings(frozen)[0]
+    check_scripts(frozen, team, training=False)
+    with pytest.raises(MarlError, match="all policies are frozen"):
+        check_scripts(frozen, team, training=True)

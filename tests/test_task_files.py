@@ -52,6 +52,7 @@ GOOD: dict[str, Any] = {"id": "a", "prompt": "p", "data": {}}
         ('{"id": "a", "promt": "p"}', "row 1: Object missing required field `prompt`"),
         ('{"id": 3, "prompt": "p"}', "row 1: Expected `str`, got `int` - at `$.id`"),
         (json.dumps({**GOOD, "data": "{"}), "row 1: Expecting property name"),
+        ('{"id": "a", "prompt": "p", "answer": "2"}', "row 1 has id, prompt, answer, but no 'data': move what"),
     ],
 )
 def test_a_malformed_file_raises_with_its_row(tmp_path: Path, content: str, message: str) -> None:

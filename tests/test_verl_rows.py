@@ -111,6 +111,8 @@ def test_verls_functions_score_by_data_source() -> None:
     assert score("Answer: 5", "math_dapo") == (-1.0, False)  # of {"score": -1.0, "acc": False, "pred": "5"}
     assert score("Answer: 4", "aime2025") == (1.0, True)
     assert score("<answer>Paris</answer>", "searchR1_nq", {"target": ["Paris"]}) == (1.0, True)
+    with pytest.raises(MarlError, match="verl has no score of 'mine'"):
+        score("4", "mine")
 
 
 SCORES = Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / "utils" / "reward_score"  # type: ignore

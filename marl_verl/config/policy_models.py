@@ -47,8 +47,12 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
     return made
 
 
-def check_scripts(config: DictConfig, team: TeamConfig, training: bool) -> None:
-    """MarlError, which names the policy, for an unknown script, or one whose `check(training, local)` raises it."""
+@check
+def check_scripts(config: DictConfig, team: TeamConfig, training: bool) -> Iterator[str]:
+    """MarlError for a script that is unknown or whose `check(training, local)` raises it, and if nothing is trained."""
+    if training and all(policy.frozen for policy in team.policies.values()):
+        frozen = f"all policies are frozen ({', '.join(map(repr, team.policies))}): nothing would be trained"
+        yield f"{frozen}. Set frozen=false for one, or measure the team: marl-verl eval RECIPE."
     for name, policy in team.policies.items():
         if policy.script is not None:
             with user_error(f"policy '{name}'"):

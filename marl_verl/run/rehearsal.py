@@ -13,7 +13,7 @@ from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
 from marl_verl.episode.errors import Limits, UnknownAgentError, all_awaited
 from marl_verl.episode.messages import as_observation
-from marl_verl.errors import MarlError, MarlWarning, format_error, user_error
+from marl_verl.errors import MarlError, MarlWarning, format_error, shown, user_error
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.tasks.verl_rows import observation
@@ -45,7 +45,7 @@ class Rehearsal(SamplingContext):
         try:
             await self.finish(run, 0)
         except MarlError as error:
-            raise Unjudged(format_error(error)) from error
+            raise Unjudged(f"{error} (with empty actions)") from error
         except Exception as error:  # noqa: BLE001 - code of users
             problem = f"the score or a role reward raised {format_error(error)} for empty actions"
             warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
@@ -71,7 +71,7 @@ def rehearse_split(
     references = [(task, answer) for task in tried if (answer := task_set.reference(task)) is not None]
     if references and not any(asyncio.run(judged(task_set, *pair))[1] for pair in references):
         problem = f"none of the reference solutions of the first tasks is right, e.g. of '{references[0][0].id}'"
-        raise MarlError(f"{problem}: no attempt could be. Check the tasks' data, and how the task set scores them.")
+        raise MarlError(f"{problem}. Check how they are scored, and their data: {shown(references[0][0].data, 300)}")
     return moves
 
 

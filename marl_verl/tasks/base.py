@@ -273,6 +273,8 @@ def _json(path: Path, label: str) -> Iterator[Any]:
 
 def _task(row: dict[str, Any], where: str) -> Task:
     data = row.get("data")
+    if {"id", "prompt"} < row.keys() and "data" not in row:  # a score would read nothing
+        raise MarlError(f"{where} has {', '.join(row)}, but no 'data': move what a score reads into it, or write {{}}")
     with user_error(where, ValueError, RecursionError, msgspec.ValidationError):
         data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
         return msgspec.convert({**row, "data": data}, Task)

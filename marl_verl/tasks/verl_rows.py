@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
 from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, read_rows
@@ -110,13 +110,8 @@ class VerlRows(TaskSet):
             return float(extension("score", source).score_program(text, truth, self.sandbox_memory_mb))
         from verl.utils.reward_score import default_compute_score
 
-        result = default_compute_score(
-            data_source=source,
-            solution_str=text,
-            ground_truth=truth,
-            extra_info=task.data["extra_info"],
-        )
-        return DetailedScore.of(result)
+        with user_error(f"verl has no score of '{source}'. {OTHERWISE}", NotImplementedError):
+            return DetailedScore.of(default_compute_score(source, text, truth, task.data["extra_info"]))
 
     def reference(self, task: Task) -> Any:
         """The right answer as verl's score of its data source expects it; None for programs."""

@@ -118,7 +118,8 @@ class PolicyClient(Client):
         if len(ids) > self.prompt_length:
             raise ObservationTooLong(
                 f"an observation of {len(ids)} tokens exceeds the limit of policy '{self.name}', {self.prompt_length} "
-                f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy)"
+                f"(data.max_prompt_length, or marl.policies.{self.name}.rollout.prompt_length for this policy; "
+                "data.filter_overlong_prompts=true drops tasks that are too long by themselves)"
             )
         return list(ids)
 
