@@ -14,6 +14,9 @@
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
 - `league`: the module `cross-play` of evaluations in which the steps of a run play each other, an agent of each step
   acts beside the team of the last one, or an episode is continued after an edited act.
+- `teacher`: the module of `marl.policies.NAME.teacher`, another policy that NAME learns from. `settings_of` makes of
+  the section what has its `policy`, `problems(student, policies)`, `described()`, `serve(student, sections)`, which
+  changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
@@ -61,10 +64,10 @@ def pip_line(extra: str) -> str:
     return f"pip install 'marl-verl[{extra}]' adds it"
 
 
-def league(where: str = "leagues") -> Any:
-    """The module of other evaluations. MarlError, which begins with `where`, without it."""
-    if (module := extension("league", "cross-play")) is None:
-        raise MarlError(f"{where}: {pip_line('leagues')}")
+def required(group: str, name: str, where: str, extra: str) -> Any:
+    """`extension`. MarlError, which begins with `where`, without it; `extra` adds it."""
+    if (module := extension(group, name)) is None:
+        raise MarlError(f"{where}: {pip_line(extra)}")
     return module
 
 

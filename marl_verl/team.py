@@ -10,7 +10,7 @@ from annotated_types import Ge, Interval
 
 from marl_verl.episode.turn import Act, role_of
 from marl_verl.errors import MarlError, check, check_known, nearest
-from marl_verl.extensions import extension, names
+from marl_verl.extensions import extension, names, required
 from marl_verl.options import Positive, build, check_type
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9-]*")
@@ -72,6 +72,7 @@ class PolicyConfig:
     endpoint: Endpoint | None = None  # the external endpoint that acts; such a policy is frozen
     script: str | None = None  # the registered function that acts; such a policy is frozen
     loss: str | None = None  # registered loss; None for the algorithm's loss
+    teacher: Any = None  # another policy that it learns from, beside or instead of rewards (marl-verl-teacher)
     base: Literal["shared"] | None = None  # shared: one base model in trainer and servers for all policies that set it
     pool: str | None = None  # shared pool of `marl.pools`; None for a dedicated pool
     stop: list[str] | None = None  # texts that end an action, for agents that have none of their own
@@ -125,9 +126,10 @@ class TeamConfig:
         return frozenset(self.trained or internal or self.policies)
 
     def agents_of(self, policy: str) -> list[str]:
-        """The agents that act with a model: with the policy, or with past versions of it."""
+        """The agents that act with a model: with the policy, with past versions of it, or with one that it teaches."""
         model = policy if (past := self.policies[policy].past) is None else past.of
         names = {model, *(name for name, past in self.past.items() if past.of == model)}
+        names |= {name for name, other in self.policies.items() if other.teacher and other.teacher.policy == model}
         return [agent.name for agent in self.agents.values() if agent.policy in names]
 
     @property
@@ -191,9 +193,12 @@ def _check_team(
         trained = {"model.lora_rank": (override.get("model") or {}).get("lora_rank"), "base": policy.base}
         for key in (key for key in trained if trained[key] and policy.frozen and policy.past is None):
             yield f"policy '{name}' is frozen, but has {where}.{key}={trained[key]}, for training: remove it"
+        if policy.teacher and not evaluation:
+            yield from policy.teacher.problems(policy, policies)
     if not agents:
         yield "'marl.agents' is empty: a team needs at least one agent, e.g. agents: {solver: {policy: base}}"
-    unused = policies.keys() - {agent.policy for agent in agents.values()}
+    teachers = {policy.teacher.policy for policy in policies.values() if policy.teacher}
+    unused = policies.keys() - {agent.policy for agent in agents.values()} - teachers
     if unused and not evaluation:
         remedy = f"assign it to one of the agents {_listed(agents)}, or remove it"
         yield f"policy {_listed(unused)} is used by no agent: {remedy}"
@@ -258,5 +263,8 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     set_keys = {key: section[key] for key in OWN_KEYS if key in section}
     override = {key: value for key, value in section.items() if key not in own_keys()}
     policy = build(PolicyConfig, {**set_keys, "name": name, "override": override}, where)
+    if policy.teacher is not None:
+        module = required("teacher", "teacher", f"{where}.teacher", "teacher")
+        policy = dataclasses.replace(policy, teacher=module.settings_of(policy.teacher, f"{where}.teacher"))
     made = None if policy.external else source_of(section, where)
     return dataclasses.replace(policy, frozen=policy.frozen or policy.external, made=made)

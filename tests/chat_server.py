@@ -80,7 +80,7 @@ def serving(answer: Callable[[dict[str, Any]], Reply], models: Reply) -> Iterato
 
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            if self.path != "/v1/chat/completions":
+            if self.path not in ("/v1/chat/completions", "/v1/completions"):
                 return self._reply(refused(404, "nothing here"))
             server.asked.append(request)
             self._reply(server.answer(request))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,12 +53,12 @@ def model(verl_model: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(verl_model).double()
 
 
-def log_probs(model: Any, rows: Sequence[Row]) -> Tensors:
+def log_probs(model: Any, rows: Sequence[Row], temperature: float = TEMPERATURE) -> Tensors:
     """log pi of each row's response tokens, one row at a time, without padding."""
     found = []
     for row in rows:
         tokens = torch.tensor([[*row.prompt, *row.response]])
-        logits = model(tokens).logits[0, len(row.prompt) - 1 : -1] / TEMPERATURE
+        logits = model(tokens).logits[0, len(row.prompt) - 1 : -1] / temperature
         found.append(logits.log_softmax(-1).gather(-1, torch.tensor(row.response)[:, None])[:, 0])
     return found
 
@@ -278,3 +279,80 @@ def test_the_update_computes_entropy_only_where_it_is_asked_for(
     """With gradient it takes more memory than everything else of the logits."""
     _, metrics = Actor(verl_model, "ppo-clip", setting).update(ROWS, sampled(model))
     assert {name for name in metrics if name.startswith("entropy")} == names
+
+
+@pytest.fixture(scope="module")
+def teacher(verl_model: Path) -> Any:
+    """A model near the actor's."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(verl_model)
+    draws = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.5 * weight.std() * torch.randn(weight.shape, generator=draws)
+    return model
+
+
+def taught_by(learner: Any, teacher: Any, loss: str, form: str, *more: str) -> Actor:
+    """The actor with a loss, and a teacher that this process reads."""
+    settings = ",".join([f"policy: big, form: {form}, topk: 12, weight: 0.5", *more])
+    big = f"+marl.policies.big={{frozen: true, model: {{path: {teacher.name_or_path}}}}}"
+    actor: Actor = learner(loss, big, f"+marl.policies.one.teacher={{{settings}}}")
+    actor.policy.teaching.runtime = SimpleNamespace(name="big", policy=SimpleNamespace(endpoint=None), model=teacher)
+    return actor
+
+
+def hand_teacher(form: str, teacher: Any, model: Any, now: Tensors, old: Tensors, weights: Tensors) -> torch.Tensor:
+    """The mean of the tokens' losses (plugins/teacher/README.md)."""
+    losses = []
+    for row, logp, before, weight in zip(ROWS, now, old, weights, strict=True):
+        tokens, first = torch.tensor([[*row.prompt, *row.response]]), len(row.prompt) - 1
+        with torch.no_grad():
+            taught = teacher(tokens).logits[0, first:-1].double().log_softmax(-1)
+        gap = taught.gather(-1, torch.tensor(row.response)[:, None])[:, 0] - logp
+        if form == "reverse-kl":
+            gain, ratio = gap.detach(), (logp - before).exp()
+            clipped = torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain)
+            losses.append(-weight * torch.where(gain < 0, clipped.maximum(3 * gain), clipped))
+        elif form == "forward-topk":
+            best, ids = taught.topk(12)
+            student = (model(tokens).logits[0, first:-1] / TEMPERATURE).log_softmax(-1).gather(-1, ids)
+            losses.append((best.exp() * (best - student)).sum(-1).clamp(min=0))
+        else:
+            losses.append({"k2": 0.5 * gap**2, "k3": gap.exp() - gap - 1}[form])
+    return torch.cat(losses).mean()
+
+
+@pytest.mark.parametrize("reward", [True, False])
+@pytest.mark.parametrize("form", ["reverse-kl", "k2", "k3", "forward-topk"])
+def test_a_teachers_loss_has_the_gradient_of_its_equation(
+    form: str, reward: bool, learner: Any, model: Any, teacher: Any
+) -> None:
+    actor = taught_by(learner, teacher, "ppo-clip-tis", form, f"reward: {str(reward).lower()}")
+    found, metrics = actor.update(ROWS, sampled(model))
+
+    def hand(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
+        taught = hand_teacher(form, teacher, model, now, old, weights)
+        return hand_ppo_clip(now, old, rows, weights) + 0.5 * taught if reward else taught
+
+    expected, _ = gradient(model, hand, weights_of(ROWS, 1))
+    assert close(found, expected, 1e-4)
+    now = sampled(model)
+    with torch.no_grad():
+        value = hand_teacher(form, teacher, model, now, old_of(now, ROWS), weights_of(ROWS, 1))
+    assert metrics["distillation/loss"] == pytest.approx(float(value), rel=1e-4)
+    if form != "forward-topk":
+        moved = torch.cat([torch.tensor(row.moved) + torch.tensor(row.gap) for row in ROWS])  # since it was sampled
+        with torch.no_grad():
+            theirs = torch.cat(log_probs(teacher, ROWS, 1.0))
+        assert metrics["reverse_kl"] == pytest.approx(float((torch.cat(now) - moved - theirs).mean()), rel=1e-4)
+
+
+@pytest.mark.parametrize("form", ["reverse-kl", "forward-topk"])
+def test_a_teacher_does_not_change_padding_rows(form: str, learner: Any, model: Any, teacher: Any) -> None:
+    """Seven rows in four updates, of two rows or one and padding, which may be a micro-batch of its own."""
+    actor = taught_by(learner, teacher, "ppo-clip", form)
+    _, metrics = actor.update(ROWS, sampled(model), updates=4)
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert any(key.startswith("padding") for key in actor.store.rows)

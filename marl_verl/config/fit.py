@@ -3,10 +3,8 @@
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
 episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
 
-With `marl.schedule.mode=async` each policy is trained when its buffer is full, on rows that may be older than its
-weights. Then the advantage of a task's rows must not depend on other tasks, and the loss must use the sampling
-probabilities pi_rollout: either as a weight min(pi_old / pi_rollout, c), truncated importance sampling with pi_old of
-the weights at the start of the update, or in the ratio itself, pi / pi_rollout (`bypass_mode`).
+With `marl.schedule.mode=async` rows may be older than the weights (docs/schedules.md): the loss must correct for that,
+and the advantages of a task's rows must not depend on other tasks.
 """
 
 import asyncio

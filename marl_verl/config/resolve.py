@@ -58,6 +58,9 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
                     copies[called] = whole, OmegaConf.to_container(whole.actor_rollout_ref)
                 policies[name] = _policy(*copies[called], team, name, pool)
         check_shared_base(policies, team)
+        for name, policy in team.policies.items():
+            if policy.teacher is not None:
+                policy.teacher.serve(name, policies)
         critics = _critics(config, team, policies)
         whole = next(iter(copies.values()))[0] if copies else config
         if policies:

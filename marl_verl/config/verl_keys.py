@@ -160,6 +160,7 @@ INSTEAD: Mapping[str, str] = {
         algorithm.use_kl_in_reward algorithm.kl_ctrl algorithm.kl_penalty""",
     "set marl.algorithm.name and marl.algorithm.options": "algorithm critic.enable",
     "critics have no warm-up": "trainer.critic_warmup",
+    "set marl.policies.NAME.teacher": "distillation",
     "set optim.clip_grad": "learner.grad_clip",
     "set algorithm.rollout_correction": "algorithm.rollout_is algorithm.rollout_is_threshold actor.tis_imp_ratio_cap",
     "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",

@@ -15,6 +15,7 @@ from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.verl_keys import DROP, OPEN, PASS, key_paths, verdict, verl_defaults
 from marl_verl.errors import MarlError, check_known
+from marl_verl.extensions import required
 
 ARR, ACTOR, ROLLOUT = "actor_rollout_ref", "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 LEAVE_ONE_OUT = {"baseline": "leave-one-out", "norm_by_std": False}
@@ -137,6 +138,8 @@ def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list
     _set_reward(script)
     _set_training(script)
     _set_team(script)
+    if script.values.pop("distillation.enabled", False):
+        required("teacher", "teacher", "distillation.enabled=true", "teacher").translate(script)
     for key, value in list(script.values.items()):
         if (key.startswith("critic.") and not critic) or _changes_nothing(script.values, key):
             script.drop(key)

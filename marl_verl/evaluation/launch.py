@@ -25,7 +25,7 @@ from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_conf
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
-from marl_verl.extensions import league, names
+from marl_verl.extensions import extension, names
 from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.inspect.run_files import read_episodes
 from marl_verl.plugins import one_file
@@ -155,7 +155,7 @@ def evaluation_config(config: DictConfig, request: Request, models: Mapping[str,
 
 def _policy(section: Mapping[str, Any] | None, model: str | None) -> dict[str, Any]:
     """A policy's section, frozen and without LoRA (adapters are merged); an external endpoint is unchanged."""
-    dropped = (*names("model"), "loss", "base", "frozen")
+    dropped = (*names("model"), "loss", "teacher", "base", "frozen")
     policy = {key: value for key, value in (section or {}).items() if key not in dropped}
     if model is not None:
         kept = {key: value for key, value in (policy.get("model") or {}).items() if not key.startswith("lora")}
@@ -238,7 +238,7 @@ def _heading(plan: EvaluationPlan) -> str:
 def results(document: dict[str, Any], display: Display) -> None:
     """Print the scores of team, sides and agents, of a cross-play its matrix and ratings; and totals."""
     if "pairings" in document:
-        league().matrix(document, display)
+        extension("league", "cross-play").matrix(document, display)
     else:
         _print_scores(document, display)
     failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())

@@ -24,7 +24,7 @@ from marl_verl.config.stored import read_config
 from marl_verl.episode import Action, ActRecord, Journal
 from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError, check, check_known
-from marl_verl.extensions import extension, league
+from marl_verl.extensions import extension, required
 from marl_verl.files import read_bytes, write_json
 from marl_verl.inspect.replay import differences, replay
 from marl_verl.inspect.run_files import file_of_episode, load_run, read_episodes
@@ -170,11 +170,11 @@ def requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | Non
     task, step, arms = None, options.step, [""]
     if options.cross_play:
         partner = options.cross_play if isinstance(options.cross_play, str) else None
-        cross_play = league("unknown option '--cross-play'")
+        cross_play = required("league", "cross-play", "unknown option '--cross-play'", "leagues")
         request = cross_play.pair(team, cross_play.chosen_steps(run, options.steps), partner)
         return None, dataclasses.replace(request, **counts)
     if options.edit:
-        league("unknown option '--edit'")
+        required("league", "cross-play", "unknown option '--edit'", "leagues")
         task, at, rows = edited_rows(run, *options.edit, sampled=options.sampled > 1)
         step = at if step is None and at in (0, *load_run(run).checkpoints) else step
         counts, arms = counts | {"rows": rows}, [row["uid"] for row in rows]

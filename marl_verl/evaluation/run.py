@@ -21,7 +21,7 @@ import numpy as np
 
 from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.events import emit
-from marl_verl.extensions import league
+from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import export
@@ -96,7 +96,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
         "sides": list(request.sides),
         "eval_tasks": len(trainer.data.held_out),
         "episodes": max(1, request.episodes),
-        **league().result(request, all_reports),
+        **extension("league", "cross-play").result(request, all_reports),
         **totals([report for reports in all_reports for report in reports], time.monotonic() - start),
     }
 

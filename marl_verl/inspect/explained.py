@@ -26,7 +26,7 @@ COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 
 
 class Document(msgspec.Struct):
-    """See the module. A stored step also has the reward components of the run, and the advantages of training."""
+    """See the module. A stored step also has the run's reward components, and advantages and teachers of training."""
 
     algorithm: str
     options: dict[str, Any]
@@ -34,6 +34,7 @@ class Document(msgspec.Struct):
     components: list[str] = []
     advantage: list[float] | None = None
     tokens: list[list[float]] | None = None
+    teachers: list[str] = []
 
 
 class ExplainedRows(list[Record]):
@@ -109,7 +110,7 @@ class ExplainedRows(list[Record]):
         groups = len(set(result.group.tolist()))
         compared = f"compared: {shared}; {count(len(self), 'row')} in {count(groups, 'group')}"
         described = f"{self.document.algorithm}: {algorithm.describe()}"
-        return [described, *table([["", "", ""], *formulas])[1:], compared]
+        return [described, *table([["", "", ""], *formulas])[1:], compared, *self.document.teachers]
 
     @property
     def credits(self) -> list[str]:

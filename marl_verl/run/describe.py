@@ -91,6 +91,7 @@ def _policy(plan: "Plan", name: str) -> str:
     facts += [f"KL {actor.kl_loss_coef:g} {actor.kl_loss_type}"] if actor.use_kl_loss else []
     facts += [f"entropy {actor.entropy_coeff:g}"] if actor.entropy_coeff else []
     facts.append(f"temperature {section.rollout.temperature:g}")
+    facts += [policy.teacher.described()] if policy.teacher else []
     if (reason := separate_reason(plan.config, actor)) is not None:
         facts.append(f"no shared prefixes ({reason})")
     return f"{base}; {', '.join(facts)}"

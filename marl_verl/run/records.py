@@ -76,10 +76,11 @@ class Records:
 
     def rows(self, step: int, table: RowTable, result: AdvantageResult) -> None:
         """Store how a step's advantages were computed, every `marl.run.keep_rows` steps."""
-        every = int(self._marl["run"]["keep_rows"])
-        if every and step % every == 0:
-            name = self._team.algorithm.name
-            self._run_dir.rows(step, step_document(name, self._algorithm, table, result, step))
+        if (every := int(self._marl["run"]["keep_rows"])) and step % every == 0:
+            document = step_document(self._team.algorithm.name, self._algorithm, table, result, step)
+            taught = [policy for policy in self._team.policies.values() if policy.teacher is not None]
+            notes = [f"the loss of policy {policy.name} also has {policy.teacher.described()}" for policy in taught]
+            self._run_dir.rows(step, document | ({"teachers": notes} if notes else {}))
 
     def _header(self, step: int, split: Split) -> str:
         """The first line of a file of episodes: of a training step, or of a validation's greedy pass."""

@@ -4,25 +4,13 @@
     a task is finished: compute the advantages of its rows, add each row to the buffer of its policy
     a buffer is full:   its policy updates and syncs weights in a separate thread
 
-Backpressure: of the tasks that are sampled ahead of an update, those whose rows wait in the buffer count, too. With
-`ahead` 0 no task is sampled while a policy updates, so that every row is on-policy. A policy that learns slowly holds
-sampling, and its buffer stays small. A step of the run is `train_batch_size` finished tasks.
-
-The version v of a policy is its number of updates. A buffer of n rows is full when they are from a batch of tasks, or
-when n >= fill where `fill` is set. It then yields the rows of a batch of tasks, or all n where `fill` is set, in as
-many optimiser updates as a synchronous step has. Where `batch` is set, it yields
-
-    floor(n / batch) * batch   oldest rows (smallest v first, then in order of arrival),
-
-`batch` of them per optimiser update, and keeps the remainder. The staleness of a row is (v when its update starts) -
-(v that sampled it); rows with staleness above `max_staleness` are dropped, and the loss corrects for the others
-(`config/fit.py`). A policy with a full buffer and no running update may start one when
+The version v of a policy is its number of updates. The staleness of a row is (v when its update starts) - (v that
+sampled it). A policy with a full buffer and no running update may start one when
 
     v + 1 - (oldest version that may have sampled rows of a task in flight) <= max_staleness;
 
-else their rows would be too stale to use. It never waits for another policy. Which update uses which row depends on
-timing, so runs are not reproducible bit for bit. Source: MARS2's asynchronous training (arXiv 2602.07848, authors'
-code), with fill 16 and batch 8, which discards a buffer's remainder and neither bounds nor reports staleness.
+else their rows would be too stale to use. docs/schedules.md says which rows a full buffer yields. Source: MARS2 (arXiv
+2602.07848, authors' code), with fill 16, batch 8, no remainder, and no bound of staleness.
 """
 
 import math

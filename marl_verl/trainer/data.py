@@ -116,7 +116,8 @@ class TaskData:
         from torchdata.stateful_dataloader import StatefulDataLoader
         from torchdata.stateful_dataloader.sampler import RandomSampler
 
-        self.train, self.held_out = lines(data.train_files), lines(data.val_files)
+        files = data.train_files, data.val_files
+        self.train, self.held_out = (Path(file).read_text(encoding="utf-8").splitlines() for file in files)
         self.size, self._single, self._keeps = int(data.train_batch_size), single, keeps
         self.curriculum: Curriculum | None = None  # `Trainer` sets it
         numbers, generator = range(len(self.train)), torch.Generator()
@@ -152,11 +153,6 @@ class TaskData:
             {"task": self.train[number], "uid": f"s{step}t{position:05d}", "keep": self._keeps(step, position)}
             for position, number in enumerate(numbers, first)
         ]
-
-
-def lines(file: str) -> list[str]:
-    """The tasks of a file, each as JSON."""
-    return Path(file).read_text(encoding="utf-8").splitlines()
 
 
 @dataclass(frozen=True)

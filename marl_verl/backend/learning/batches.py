@@ -50,7 +50,7 @@ def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
     """Rows of a batch, as verl's `index_select_tensor_dict`, without its loop over rows."""
     chosen, columns = torch.as_tensor(rows), {}
     for name, column in batch.items():
-        if isinstance(column, torch.Tensor) and column.is_nested and column.dim() == 2:
+        if isinstance(column, torch.Tensor) and column.is_nested:
             column = rows_at(column, chosen)
         elif not isinstance(column, NonTensorData):
             return of_verl(batch, chosen)

@@ -129,10 +129,8 @@ def check_vocabulary(critic: Critic, policy: Any) -> Iterator[str]:
         return
     ours, theirs = (hf_tokenizer(path, trust_remote_code=bool(model.trust_remote_code)).get_vocab() for path in paths)
     if ours != theirs:
-        yield (
-            f"the critic of policy '{critic.policy}' must have the policy's vocabulary, but those of '{paths[0]}' and "
-            f"'{paths[1]}' differ. Set marl.critic.model.path to a model of the same family, or leave it out."
-        )
+        problem = f"the critic of policy '{critic.policy}' must have the policy's vocabulary, but those of '{paths[0]}'"
+        yield f"{problem} and '{paths[1]}' differ: set marl.critic.model.path to one of the same family"
 
 
 def _rows(observations: Sequence[torch.Tensor]) -> TensorDict:

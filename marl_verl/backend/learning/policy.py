@@ -31,6 +31,7 @@ from marl_verl.config.stored import separate_reason, updates_per_batch
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
+NO_TEACHER = {"distillation_use_topk": False, "distillation_only": False}
 
 
 class LearningPolicy(TrainingWorkers, Runtime):
@@ -59,7 +60,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self._correction = section.algorithm.rollout_correction
         self.sleeps = bool(self._arr.rollout.free_cache_engine)  # whether servers sleep while it updates
         self._reference = bool(self._arr.actor.use_kl_loss)
-        self._shares = separate_reason(config, self._arr.actor) is None
+        self.teaching = policy.teacher.teaching(self) if policy.teacher else None
+        self._shares = (not self.teaching or self.teaching.shares) and separate_reason(config, self._arr.actor) is None
         mode = str(self._arr.actor.policy_loss.loss_mode)
         self._numbered = mode.startswith(OWN) and loss_named(mode.removeprefix(OWN)).numbered
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
@@ -109,7 +111,8 @@ class LearningPolicy(TrainingWorkers, Runtime):
         return output
 
     def loss(self) -> Any:
-        return partial(ppo_loss, config=omega_conf_to_dataclass(self._arr.actor))
+        actor = omega_conf_to_dataclass(self._arr.actor)
+        return partial(ppo_loss, config=actor) if self.teaching is None else self.teaching.loss(actor)
 
     def update(self, batch: Rows, updates: int | None = None) -> tuple[Rows, dict[str, float]]:
         """Update the policy from its rows, in key order; their advantages must be in the store.
@@ -131,6 +134,11 @@ class LearningPolicy(TrainingWorkers, Runtime):
             branches = self.masks if self._shares and actor.use_dynamic_bsz else None
             most = int(actor.ppo_max_token_len_per_gpu or 0)
             batch, metrics["tokens/computed"] = arranged(self.store, batch, updates, ranks, branches, most)
+        fields, options = ["ref_log_prob"] * self._reference, NO_TEACHER
+        if self.teaching is not None:  # between turns: its policy may be in a pool that waits for this one
+            metrics |= self.teaching.score(batch)
+            fields, options = [*fields, *self.teaching.fields], self.teaching.options
+        with self.turn():
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
             weights, corrected = correct(self.store, batch, self._correction)
@@ -146,11 +154,10 @@ class LearningPolicy(TrainingWorkers, Runtime):
             output = self.call(
                 "update_actor",
                 batch,
-                [*UPDATE_FIELDS, *weights, *["ref_log_prob"] * self._reference],
+                [*UPDATE_FIELDS, *weights, *fields],
                 calculate_entropy=bool(actor.calculate_entropy or actor.entropy_coeff),
                 **{SHARE: self._shares},
-                distillation_use_topk=False,
-                distillation_only=False,
+                **options,
                 # the mean over rows counts real rows only: padding rows have no response tokens
                 global_batch_size=rows / updates,
                 mini_batch_size=len(batch) // updates,

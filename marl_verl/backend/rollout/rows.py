@@ -5,10 +5,6 @@ credits, and in no group.
 
 For a critic of the team, a row also has the joint observation of its turn: every agent's latest observation, in the
 order of the team, and the acting agent (MAPPO, arXiv 2103.01955). In a joint move, it includes those of all agents.
-
-    holder: 3 1 4 1
-    asker: nothing yet
-    now: holder
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

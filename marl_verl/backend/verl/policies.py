@@ -53,11 +53,6 @@ class RayPolicies(Policies):
         paths = {policy.name: config.policies[policy.name].actor_rollout_ref.model.path for policy in self.trained}
         self.alone = {name for name, path in paths.items() if uses_all_cores(str(path))}
 
-    @property
-    def early_clients(self) -> bool:
-        """Whether the clients of all policies exist before the servers are up: their names are known."""
-        return all(single_server(runtime.section) is not None for runtime in self.servers)
-
     def actors(self) -> dict[str, Any]:
         """Description -> Ray actor, for every process whose death ends the run."""
         return {label: actor for runtime in self.servers for label, actor in runtime.actors().items()}

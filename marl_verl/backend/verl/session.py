@@ -75,7 +75,7 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
     """Start the slow parts concurrently: TransferQueue, policies, and where possible the rollout workers."""
     import transfer_queue as tq
 
-    from marl_verl.backend.verl.policies import RayPolicies
+    from marl_verl.backend.verl.policies import RayPolicies, single_server
     from marl_verl.backend.verl.rollouts import QueueStore, RayRollouts
 
     store = QueueStore()
@@ -85,7 +85,7 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
         queue = threads.submit(tq.init, config.transfer_queue)
         starting = threads.submit(policies.start)
         queue.result()
-        if not policies.early_clients:
+        if not all(single_server(runtime.section) for runtime in policies.servers):  # else their names are known
             starting.result()
         try:
             rollouts = RayRollouts(config, policies.clients())

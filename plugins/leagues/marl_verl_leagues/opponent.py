@@ -44,7 +44,8 @@ def policy_of(section: Any, where: str, policies: Mapping[str, PolicyConfig]) ->
     override = {key: value for key, value in of.override.items() if key in ("model", "rollout")}
     if isinstance(model := override.get("model"), Mapping):
         override["model"] = {key: value for key, value in model.items() if not str(key).startswith("lora")}
-    past: dict[str, Any] = {"name": past_name(of.name), "frozen": True, "loss": None, "base": None, "past": opponent}
+    past: dict[str, Any] = {"name": past_name(of.name), "frozen": True, "past": opponent}
+    past |= dict.fromkeys(("loss", "teacher", "base"))
     return dataclasses.replace(of, **past, override=override)
 
 

@@ -28,7 +28,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A statement of the claim: `first` has a higher (lower) `measure` than `second`, or than `than` without it.
+    """A statement of the claim: `first` has a higher (lower) `measure` than `second` plus `than`, or than `than`.
 
     `margin`: the paper's difference, in the measure's unit; None: one that does not matter, that of the measure.
     `team`, `take`: what teams it is about, and what they should take if it replicates.

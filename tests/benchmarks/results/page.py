@@ -186,6 +186,7 @@ def difference(claim: Claim, cells: list[Cell], comparison: Comparison) -> tuple
         {seed: cell["metrics"][comparison.measure] for seed, cell in by_seed(cells, name).items()}
         for name in (comparison.first, comparison.second)
     )
+    second = {seed: value + comparison.than for seed, value in second.items()}
     if comparison.second is None:
         second = dict.fromkeys(first, comparison.than)
     common = sorted(first.keys() & second.keys())
