@@ -1,22 +1,14 @@
-"""AT-GRPO's baselines are other methods, its filter of groups, and its tree on mathematics.
+"""AT-GRPO's baselines are other methods, and its filter of groups.
 
 The released code has faults by its own paper: groups that mix problems (`test_algorithms.py` compares with the
 reference), one reward for all candidates of the second agent and a state that stays at the first turn's winner
 (`test_greedy_tree.py`), and a "GRPO baseline" that is AT-GRPO (here).
 """
 
-from typing import Any
-
 import numpy as np
-from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_math.tasks import MathTasks
-from marl_verl_math.tool_user import REASONER, TOOL_USER, ToolUserReasoner, own_answer
-from marl_verl_testing import ScriptedPolicy, check_sampler
 from marl_verl_testing.rows import algorithm, row
 
-from marl_verl import Task
 from marl_verl.algo.advantage import RowTable
-from marl_verl.episode import Act
 
 
 def test_the_grpo_baseline_is_not_at_grpo() -> None:
@@ -50,29 +42,3 @@ def filtered(**options: object) -> list[str]:
 def test_the_groups_of_an_agent_with_the_lowest_mean_are_left_out() -> None:
     assert filtered(filter_ratio=0.5) == ["a-q0", "a-q1", "b-q0"]
     assert filtered() == []
-
-
-# AT-GRPO's tree on mathematics: each candidate has the reward of its own answer
-
-
-TASK = Task("sum", "What is 6 * 7?", {"answer": "42"})
-
-
-def printing(answer: str) -> str:
-    return f"```python\nprint({answer})\n```"
-
-
-def test_each_candidate_is_rewarded_for_its_own_answer() -> None:
-    def program(act: Act, session: int, candidate: Any) -> str:
-        return {"0": printing("42"), "1": printing("40")}.get(str(candidate)[-1], "none")
-
-    def think(act: Act, session: int, candidate: Any) -> str:
-        return rf"{candidate}: \boxed{{4{str(candidate)[-1]}}}"
-
-    policy = ScriptedPolicy({TOOL_USER: program, REASONER: think})
-    rewards = {TOOL_USER: own_answer, REASONER: own_answer}
-    found = check_sampler(GreedyTree(3), ToolUserReasoner(turns=1), TASK, policy, tasks=MathTasks(), rewards=rewards)
-    assert [(turn.rewards["team"], turn.rewards["role"]) for turn in found.turns] == [
-        *[(1.0, 1.0), (0.0, 0.0), (0.0, -0.1)],
-        *[(0.0, 0.0), (0.0, 0.0), (1.0, 1.0)],
-    ]

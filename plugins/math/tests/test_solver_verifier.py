@@ -92,6 +92,7 @@ def test_it_is_over_as_soon_as_program_and_reasoner_agree() -> None:
     policy = ScriptedPolicy({TOOL_USER: [printing("41"), printing("84 / 2")], REASONER: r"I say \boxed{42}"})
     run = check_workflow(ToolUserReasoner(), SUM, policy)
     assert run.answer == [[TOOL_USER, "41"], [REASONER, "42"], [TOOL_USER, "42.0"], [REASONER, "42"]]
+    assert run.proposals == [run.answer[:acts] for acts in range(1, 5)]  # of every act, so that a tree can score it
     seen = [shown(act) for act, _ in run.turns]
     assert "printed:\n41\n" in seen[1]
     assert "a program answered 41, and the reasoner 42" in seen[2]
