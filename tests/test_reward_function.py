@@ -62,6 +62,7 @@ def test_the_function_scores_what_another_task_set_generates() -> None:
     assert asyncio.run(judged(tasks, task, {"a": 1})) == (0.0, False)
     seen = tasks._fn.__globals__["seen"]
     assert seen == [("inventory", "4", "4", {"answer": "4"}), ("inventory", '{"a": 1}', "4", {"answer": "4"})]
+    assert asyncio.run(judged(tasks, task, {"text": "4", "rewards": {"holder": 0.5}})) == (1.0, True)
 
 
 def test_rows_of_verl_give_the_arguments() -> None:

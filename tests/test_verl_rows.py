@@ -107,6 +107,7 @@ def score(answer: Any, source: str = "openai/gsm8k", truth: Any = "4") -> tuple[
 def test_verls_functions_score_by_data_source() -> None:
     assert score("so it is #### 4") == (1.0, True)
     assert score("so it is 4") == (0.0, False)
+    assert score({"text": "#### 4", "rewards": {"solver": 0.0}}) == (1.0, True)
     assert score(r"\boxed{\frac{1}{2}}", "lighteval/MATH", r"\frac12") == (1.0, True)
     assert score("Answer: 5", "math_dapo") == (-1.0, False)  # of {"score": -1.0, "acc": False, "pred": "5"}
     assert score("Answer: 4", "aime2025") == (1.0, True)

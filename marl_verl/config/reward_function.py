@@ -7,7 +7,6 @@ The signature is verl's; all arguments are passed by name. Before a run starts, 
 """
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -21,7 +20,7 @@ from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.plugins.one_file import REWARDS, load_file, read_file
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, answer_text
 
 NAME, DEFAULT = "function-scored", "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"
@@ -69,9 +68,8 @@ class FunctionScored(TaskSet):
         truth = model.get("ground_truth") if isinstance(model, Mapping) else None
         for name in ("ground_truth", "answer"):
             truth = task.data.get(name) if truth is None else truth
-        text = answer if isinstance(answer, str) else json.dumps(plain(answer))
         info = task.data.get("extra_info", task.data)
-        arguments = (task.data.get("data_source", self.task), text, truth, info)
+        arguments = (task.data.get("data_source", self.task), answer_text(plain(answer)), truth, info)
         result = self._fn(**{**dict(zip(ARGUMENTS, arguments, strict=True)), **self.kwargs})
         return _awaited(result) if inspect.isawaitable(result) else DetailedScore.of(result)
 

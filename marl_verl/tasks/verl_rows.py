@@ -7,7 +7,6 @@ Uses verl internals: `default_compute_score`, and the data sources that it knows
 model in the rollout worker; these are refused.
 """
 
-import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ import msgspec
 from marl_verl.errors import MarlError, user_error
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, read_rows
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, answer_text, read_rows
 
 EVALUATED = (  # verl's scores of these call `eval` on the answer, some by sympy
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
@@ -104,8 +103,7 @@ class VerlRows(TaskSet):
 
     def score(self, task: Task, answer: Any) -> Any:
         """verl's score of the answer as text, with its details as parts."""
-        text = answer if isinstance(answer, str) else json.dumps(answer)
-        source, truth = task.data["data_source"], task.data["reward_model"]["ground_truth"]
+        text, source, truth = answer_text(answer), task.data["data_source"], task.data["reward_model"]["ground_truth"]
         if source in PROGRAMS:
             return float(extension("score", source).score_program(text, truth, self.sandbox_memory_mb))
         from verl.utils.reward_score import default_compute_score
