@@ -64,12 +64,16 @@ class FunctionScored(TaskSet):
         return self._base.measures(task, answer)
 
     def score(self, task: Task, answer: Any) -> Any:
-        model = task.data.get("reward_model")
+        data, model = task.data, task.data.get("reward_model")
         truth = model.get("ground_truth") if isinstance(model, Mapping) else None
         for name in ("ground_truth", "answer"):
-            truth = task.data.get(name) if truth is None else truth
-        info = task.data.get("extra_info", task.data)
-        arguments = (task.data.get("data_source", self.task), answer_text(plain(answer)), truth, info)
+            truth = data.get(name) if truth is None else truth
+        arguments = (
+            data.get("data_source", self.task),
+            answer_text(plain(answer)),
+            truth,
+            data.get("extra_info", data),
+        )
         result = self._fn(**{**dict(zip(ARGUMENTS, arguments, strict=True)), **self.kwargs})
         return _awaited(result) if inspect.isawaitable(result) else DetailedScore.of(result)
 
