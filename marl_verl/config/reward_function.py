@@ -68,13 +68,8 @@ class FunctionScored(TaskSet):
         truth = model.get("ground_truth") if isinstance(model, Mapping) else None
         for name in ("ground_truth", "answer"):
             truth = data.get(name) if truth is None else truth
-        arguments = (
-            data.get("data_source", self.task),
-            answer_text(plain(answer)),
-            truth,
-            data.get("extra_info", data),
-        )
-        result = self._fn(**{**dict(zip(ARGUMENTS, arguments, strict=True)), **self.kwargs})
+        values = (data.get("data_source", self.task), answer_text(plain(answer)), truth, data.get("extra_info", data))
+        result = self._fn(**{**dict(zip(ARGUMENTS, values, strict=True)), **self.kwargs})
         return _awaited(result) if inspect.isawaitable(result) else DetailedScore.of(result)
 
 
