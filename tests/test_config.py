@@ -12,6 +12,7 @@ from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.team import Named
+from tests.batches import resolved
 
 pytestmark = pytest.mark.slow  # whole configs are composed, a quarter of a second each
 
@@ -57,6 +58,8 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     assert whole.policies.two.actor_rollout_ref.actor.optim.lr == 1e-3
     assert whole.policies.one.actor_rollout_ref.rollout.name != whole.policies.two.actor_rollout_ref.rollout.name
     assert whole.policies.two.actor_rollout_ref.actor.optim.total_training_steps == 7
+    in_turn = resolved(config, "marl.schedule.turns=[[one],[two]]", "marl.schedule.turn_steps=2").policies
+    assert in_turn.two.actor_rollout_ref.actor.optim.total_training_steps == 3  # steps 3, 4 and 7
     assert whole.trainer.device == "cpu"
 
     # a continued run starts from the composed config: an override of the base must not become every policy's

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_sharp.counterfactual import Counterfactual, SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_workflow, shown
 
@@ -135,6 +136,13 @@ def test_groups_and_metrics_are_of_roles_and_rows_name_the_agent() -> None:
     assert [(row["group"]["agent"], len(row["members"])) for row in rows[:2]] == [("planner", 4), ("worker", 14)]
     stored = decode_episode(json.loads(json.dumps(encode_episode(sample.episodes[-1], tokens=False))))
     assert [turn.agent for turn in stored.turns] == [turn.agent for turn in sample.episodes[-1].turns]
+
+
+def test_in_a_tree_the_candidates_for_an_act_are_a_group_of_their_own() -> None:
+    context = ScriptedContext(Crew(), TASK, policy("2"), Workers())
+    table = RowTable.of(asyncio.run(GreedyTree(candidates=3).sample(context)).turns)
+    result = algorithm("at-grpo").compute(table)
+    assert [len(result.members(row)) for row in range(len(table))] == [3] * 12
 
 
 @pytest.mark.parametrize("mode", ["regenerate", "rescore", "full"])

@@ -20,6 +20,7 @@ from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Filter, marl_of
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
+from marl_verl.trainer import loop
 from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, TaskData
 from marl_verl.trainer.loop import Synchronous
 
@@ -89,7 +90,8 @@ class Trainer:
         self.data = TaskData(config.data, True, lambda step, position: True)
         self.data.curriculum = curriculum
         self.recording = {} if curriculum is None else {"curriculum": curriculum}
-        self.filter = marl_of(config).sampler.filters
+        self.marl = marl_of(config)
+        self.filter = self.marl.sampler.filters
         self.rounds: list[list[int]] = []
 
     def sample(self, tasks: Sequence[TaskRow], step: int) -> list[Report]:
@@ -108,8 +110,7 @@ class Trainer:
 
     def keep(self, reports: list[Report]) -> None: ...
 
-    def signal(self, table: RowTable, result: AdvantageResult) -> Signal:
-        return Signal.of(table, result, {"a"}, Filter())
+    advantages, signal = loop.Trainer.advantages, loop.Trainer.signal
 
     def sampled(self) -> tuple[list[list[int]], RowTable | None]:
         """(the tasks of each round, the rows) of the next step; None if all tasks failed."""
@@ -128,6 +129,13 @@ def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync", *
     files = {f"{part}_files": str(folder / "tasks.jsonl") for part in ("train", "val")}
     order = {"train_batch_size": batch, "shuffle": True, "seed": 5, "dataloader_num_workers": 0}
     return OmegaConf.create({"marl": marl, "data": {**files, **order}})
+
+
+def test_a_task_counts_if_it_teaches_a_policy_whose_turn_it_is(tmp_path: Path) -> None:
+    config = choices(tmp_path, batch=2, refill=1)
+    config.marl.schedule.turns = [["b"], ["a"]]
+    trainer = Trainer(config, useful=set(range(10)), failing=set(), tasks=10)
+    assert [len(trainer.sampled()[0]) for _ in range(2)] == [2, 1]
 
 
 @settings(max_examples=25, deadline=None)

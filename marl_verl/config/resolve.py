@@ -24,7 +24,7 @@ from marl_verl.config.hardware import on_gpu, rollout_name
 from marl_verl.config.parts import algorithm_of, loss_named
 from marl_verl.config.placement import LARGE, Pool, check_shared_base, pools_of, use_shared_base
 from marl_verl.config.policy_models import local_model, made_model
-from marl_verl.config.schema import CRITIC_KEYS, CriticKeys
+from marl_verl.config.schema import CRITIC_KEYS, CriticKeys, marl_of
 from marl_verl.config.stored import updates_per_batch
 from marl_verl.config.verl_keys import key_paths, verl_configs
 from marl_verl.errors import MarlError, check, user_error
@@ -150,7 +150,9 @@ def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, nam
     if part.model.tokenizer_path:  # else vLLM looks for stop strings in texts of the model folder's tokenizer
         served = {"vllm": {"tokenizer": part.model.tokenizer_path}}
         part.rollout.engine_kwargs = OmegaConf.merge(served, part.rollout.engine_kwargs)
-    part.actor.optim.total_training_steps = whole.trainer.total_training_steps
+    schedule, steps = marl_of(whole).schedule, whole.trainer.total_training_steps
+    learns = [step for step in range(1, 1 + (steps or 0)) if schedule.learning([name], step)]
+    part.actor.optim.total_training_steps = len(learns) or steps
     if policy.frozen:
         part.model.lora_rank = 0
         if "dummy" in str(part.rollout.load_format):

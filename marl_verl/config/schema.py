@@ -5,7 +5,7 @@ policies and their sections are in `marl_verl.team`, options of registered parts
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -158,6 +158,11 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.fill is not None and self.batch is not None and self.batch > self.fill:
             raise MarlError(f"'batch' must be at most fill={self.fill}, got {self.batch}: lower batch, or raise fill")
+
+    def learning(self, trained: Iterable[str], step: int) -> set[str]:
+        """Those of the trained policies that learn in a step, the first of which is 1."""
+        turns = self.turns or [[*trained]]
+        return {*trained}.intersection(turns[(step - 1) // self.turn_steps % len(turns)])
 
 
 @dataclass(frozen=True)

@@ -206,11 +206,10 @@ def assign(
 
 def _assignment(team: TeamConfig, source: str, step: int, untrained: bool, newest: Mapping[str, int]) -> Assignment:
     policy = team.policies[source]
-    if policy.past is not None:
-        of = policy.past.of
-        if not newest.get(of):  # the policy before training
-            return Assignment(of, "untrained", source)
-        return Assignment(of, "past", source, newest[of], policy.past.kind)
+    if (past := policy.past) is not None:
+        if newest.get(past.of) and not untrained:
+            return Assignment(past.of, "past", source, newest[past.of], past.kind)
+        return _assignment(team, past.of, step, True, newest)
     if policy.frozen:
         return Assignment(source, "external" if policy.external else "frozen", source)
     if step == 0 or not untrained:

@@ -163,14 +163,14 @@ def _place(turn: Turn, header: Header) -> str:
         parts.append(f"acted by {turn.agent}")
     if turn.policy != turn.agent:
         parts.append(f"policy {turn.policy}")
-    if turn.node is not None:
+    if turn.node is not None and not turn.transition:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
     return ", ".join([*parts, _rewards(turn)])
 
 
 def _rewards(turn: Turn) -> str:
     if turn.transition:
-        return "of the transition"
+        return f"of the transition after {turn.node or 'the root'}"
     return ", ".join(f"{name} {value:g}" for name, value in sorted(turn.components.items())) or "no reward"
 
 

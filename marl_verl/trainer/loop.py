@@ -138,9 +138,9 @@ class Trainer:
             with self.phase("loading snapshots"):
                 self.past.use(snapshots)
 
-    def advantages(self, table: RowTable) -> tuple[RowTable, AdvantageResult]:
-        """The advantages of rows, and the rows with their credits and what the advantage remembers."""
-        table = self.memory.recall(self.algorithm.credited(table))
+    def advantages(self, table: RowTable, keep: bool = True) -> tuple[RowTable, AdvantageResult]:
+        """The advantages of rows, and the rows with their credits and what the advantage remembers (if `keep`)."""
+        table = self.memory.recall(self.algorithm.credited(table), keep)
         return table, self.algorithm.compute(table)
 
     def keep(self, reports: list[Report]) -> None:
@@ -150,7 +150,8 @@ class Trainer:
 
     def signal(self, table: RowTable, result: AdvantageResult) -> Signal | None:
         """The rows to train on; None without a filter: all."""
-        return Signal.of(table, result, self.policies.learning, self.filter) if self.filter else None
+        learning = self.marl.schedule.learning(self.policies.learning, self.step)
+        return Signal.of(table, result, learning, self.filter) if self.filter else None
 
     def stored(self, table: RowTable, result: AdvantageResult) -> tuple[dict[str, float], Signal | None]:
         """Store how a step's advantages were computed. Returns the metrics of team and agents, and the `signal`."""
@@ -201,8 +202,9 @@ class Synchronous:
             table, result = trainer.advantages(table)
             put_advantages(trainer.store, rows, result, policies.learning)
             metrics, signal = trainer.stored(table, result)
-            learnt = rows if signal is None else rows.part(signal.rows)
-            learnt = self._in_turn(learnt.with_shared(result.shared))
+            learnt = (rows if signal is None else rows.part(signal.rows)).with_shared(result.shared)
+            learning = trainer.marl.schedule.learning(policies.learning, trainer.step)
+            learnt = learnt.part([row for row, tag in enumerate(learnt.tags) if tag["policy"] in learning])
         with timed(seconds, "update"), trainer.phase("updating"):
             values_of, used = policies.update(rows, learnt, result.target)
         return metrics | sampled | values_of, used
@@ -241,18 +243,8 @@ class Synchronous:
         """Number of tasks of the step with something to learn from; a task without rows has failed."""
         if not any(report.rows for report in reports):
             return 0
-        trainer = self.trainer
-        _, table = in_key_order(reports, trainer.declared)
-        table = trainer.memory.recall(trainer.algorithm.credited(table), keep=False)
-        return len(trainer.signal(table, trainer.algorithm.compute(table)).tasks)
-
-    def _in_turn(self, rows: Rows) -> Rows:
-        """The rows of those policies whose turn the step is (`marl.schedule.turns`)."""
-        settings = self.trainer.marl.schedule
-        if not settings.turns:
-            return rows
-        turn = settings.turns[(self.trainer.step - 1) // settings.turn_steps % len(settings.turns)]
-        return rows.part([row for row, tag in enumerate(rows.tags) if tag["policy"] in turn])
+        _, table = in_key_order(reports, self.trainer.declared)
+        return len(self.trainer.signal(*self.trainer.advantages(table, keep=False)).tasks)
 
     def sync(self, seconds: dict[str, float]) -> None:
         """Sync weights. After the checkpoint, which may need the memory that awake servers use."""

@@ -185,7 +185,7 @@ class RowTable:
         return values
 
     def codes(self, column: str) -> IntArray:
-        """A column of names or numbers as integers >= -1, by which rows are grouped: "agent" has the agents' roles."""
+        """A column of names or numbers as integers >= -1, by which rows are grouped: see `_identity` for "agent"."""
         values = self._identity(column)
         return values.codes if isinstance(values, Labels) else values
 
@@ -285,7 +285,8 @@ class RowTable:
 
     def _identity(self, column: str) -> Labels | IntArray:
         check_known("column", column, (*LABELS, *COUNTS))
-        return self.role if column == "agent" else getattr(self, column)
+        # in a tree, candidates of two agents of a role are of different states: each agent has groups of its own
+        return self.role if column == "agent" and not self.node.names else getattr(self, column)
 
     def _computed(self, name: str, columns: Mapping[str, Any]) -> Any:
         check_known("column", name, columns)

@@ -121,7 +121,7 @@ class _Bench:
     async def judge(self, turns: Iterable[ActRecord], answer: Any = None) -> None:
         """Let the judges act on turns that are not judged yet, and record their verdicts."""
         turns = sorted(turns, key=lambda turn: (turn.act.turn, turn.act.key))
-        named = {":".join(turn.act.key): turn for turn in turns if turn.act.agent in self.agents}
+        named = {":".join(turn.act.key): turn for turn in turns if turn.act.role in self.agents}
         if acts := {name: turn for name, turn in named.items() if name not in self.judged}:
             views = self._views(acts, answer)
             await asyncio.gather(*map(self._ask, dict.fromkeys(prompt for prompt, _, _ in views)))
@@ -158,10 +158,10 @@ class _Bench:
         if self.workflow.kind == "episode":
             turns, agents = self.run.turns, self.team.agents
             if self.concurrent:  # they are in the order of arrival
-                turns = sorted(turns, key=lambda turn: (turn.act.turn, agents.index(turn.act.agent), turn.act.slot))
+                turns = sorted(turns, key=lambda turn: (turn.act.turn, agents.index(turn.act.role), turn.act.key))
             lines = [f"{act.agent}: {action.text}" for act, action in turns]
             return [(self.prompt(transcript="\n".join(lines), answer=answer), list(acts), [])]
-        sides = [[name for name, (act, _) in acts.items() if act.agent == agent] for agent in self.agents]
+        sides = [[name for name, (act, _) in acts.items() if act.role == role] for role in self.agents]
         both = chain.from_iterable(zip(one, two, strict=False) for one, two in combinations(sides, 2))
         orders = [order for pair in (pairwise(sides[0]) if len(sides) == 1 else both) for order in (pair, pair[::-1])]
         text = {name: turn.action.text for name, turn in acts.items()}

@@ -33,6 +33,7 @@ class Talk(Workflow):
     """`a` and `b` act, in a joint move or in turn; then `a` acts twice in parallel, and `b` after both."""
 
     joint: bool = True
+    last: str = "b"
 
     async def run(self, task: Task, team: Team) -> str:
         assert team.agents == ("a", "b")
@@ -40,7 +41,7 @@ class Talk(Workflow):
         first = await team.act(seen) if self.joint else {agent: await team[agent].act(seen[agent]) for agent in seen}
         team.propose(first["a"].text)
         more = await asyncio.gather(*(team["a"].act("again", slot=slot) for slot in ("x", "y")))
-        await team["b"].act(" ".join(action.text for action in more))
+        await (team["b"] if self.last == "b" else team.spawn("b")).act(" ".join(action.text for action in more))
         return first["a"].text
 
 
@@ -95,6 +96,13 @@ def test_the_rewards_of_acts_and_episodes_are_means_of_the_judges() -> None:
     assert sorted(right) == pytest.approx([1 - 0.8**2] * 3 + [1 - 0.2**2])
     whole = sampled(workflow("episode", prompt="{transcript} {answer}"), {"judge": "3"})
     assert rewards(whole) == pytest.approx(dict.fromkeys(("a:0", "a:x", "a:y", "b:0", "b:1"), 0.3))
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_agents_that_are_spawned_are_judged_as_their_role(kind: str) -> None:
+    sample = sampled(workflow(kind, agents=["a", "b"], options={"last": "spawned"}), {"judge": "B" * (kind == "pair")})
+    roles = {":".join(turn.key): turn.rewards["role"] for turn in sample.turns}
+    assert roles["b#1:0"] == roles["b:0"] == (0.5 if kind == "pair" else 0.0)
 
 
 def test_a_pair_is_judged_in_both_orders() -> None:

@@ -216,7 +216,7 @@ def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str,
     *earlier, last = pairings
     table = Table(title=title)
     for column in ("agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)):
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, overflow="fold")
     for name, value in last["rewards"].items():
         gains = [pairing["difference"].get(name, {}) for pairing in earlier]
         table.add_row(name, f"{value:.3f}", *(_number(gain.get("mean"), gain.get("interval")) for gain in gains))
@@ -228,7 +228,7 @@ def _sides(document: Mapping[str, Any], display: Display) -> None:
     table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
     table.add_column(f"{rows} \\ {columns}", no_wrap=True)
     for name in dict.fromkeys(pairing["column"] for pairing in pairings):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
     for name in dict.fromkeys(pairing["row"] for pairing in pairings):
         row = [pairing for pairing in pairings if pairing["row"] == name]
         table.add_row(name, *(_number(own["outcome"][rows], own["outcome_interval"][rows]) for own in row))

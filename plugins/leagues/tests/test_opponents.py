@@ -240,9 +240,10 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
         "second": Assignment("player", "past", "player-past", 6, "opponent"),
     }
     assert found["second"].describe() == "snapshot of step 6"
-    for step, newest in ((0, {}), (1, {"player": 0})):
-        before = assign(team(), step, newest=newest)["second"]
-        assert before == Assignment("player", "untrained", "player-past")
+    assert assign(team(), 0, newest={})["second"] == Assignment("player", "untrained", "player")
+    for untrained, newest in (([], {"player": 0}), (["second"], {"player": 6})):
+        before = assign(team(), 7, untrained=untrained, newest=newest)["second"]
+        assert before == Assignment("player", "untrained", "player-untrained")
     composed = OmegaConf.create(
         {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
     )
