@@ -25,13 +25,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import FloatArray
-from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError, user_error
 from marl_verl.events import timed
@@ -40,6 +39,9 @@ from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.export import Source, export
 from marl_verl.team import TeamConfig
 from marl_verl_leagues.opponent import Opponent, past_name
+
+if TYPE_CHECKING:  # it imports verl, which an evaluation need not do to read a pool
+    from marl_verl.backend.policies import Policies
 
 DECAY = 0.99
 FOLDER, MODEL, SAVED = "opponents", "model", "saved"
@@ -191,7 +193,7 @@ class Past:
 
     folder = FOLDER
 
-    def __init__(self, config: DictConfig, team: TeamConfig, policies: Policies, run: Path) -> None:
+    def __init__(self, config: DictConfig, team: TeamConfig, policies: "Policies", run: Path) -> None:
         self._team, self._policies = team, policies
         settings = {past.of: past for past in team.past.values()}
         self.pools = {of: Pool(item, int(config.marl.run.seed)) for of, item in settings.items()}
