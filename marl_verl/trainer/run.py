@@ -51,7 +51,7 @@ def main(folder: Path, work: Callable[[Path], None] | None = None) -> int:
 
 def train(folder: Path) -> None:
     with session(folder) as trainer, tracked(trainer):
-        emit("phase", name="first validation")
+        emit("phase", name="first validation" if trainer.config.trainer.val_before_train else "first step")
         trainer.fit()
         emit("finished", summary=write_summary(trainer))
 
