@@ -97,21 +97,6 @@ def test_the_worker_that_was_not_needed_is_idle() -> None:
     assert {turn.agent: turn.rewards.get("tool") for turn in episode.turns}["one"] == 1.0
 
 
-def test_a_worker_whose_report_misleads_the_planner_is_harmful() -> None:
-    def misled(act: Act) -> str:
-        if act.turn == 0:
-            return '<ask to="three">bridge of Norrvik</ask><ask to="two">bridge of Sundby</ask>'
-        years = [line.split()[-1] for line in shown(act).splitlines() if "reports: 1" in line]
-        return f"<answer>{min(years, default='')}</answer>"  # the earlier one
-
-    policy = {**TALK, "planner": misled, "two": bridge}
-    episode, context = played(policy)
-    assert (episode.answer, episode.score) == ("1887", 0.0)
-    asyncio.run(SHARP.replay_credits[0].assign(context, episode))
-    found = {turn.agent: turn.rewards.get("mc") for turn in episode.turns}
-    assert found == {"planner": None, "three": 0.0, "two": -1.0}
-
-
 def test_a_search_that_fails_costs_tool_reward_and_goes_on() -> None:
     def twice(act: Act) -> str:
         return ["<search>zebra</search>", "<search>Norrvik bridge</search>", "<report>1912</report>"][act.turn]

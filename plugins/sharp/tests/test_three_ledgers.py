@@ -1,11 +1,9 @@
 """Three ledgers without a model: the task, its team, and the workers' credits with SHARP and its baselines."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 from marl_verl_sharp.algorithm import SHARP
-from marl_verl_sharp.counterfactual import Counterfactual
 from marl_verl_sharp.ledgers import (
     DIGITS,
     EVERYTHING,
@@ -20,11 +18,8 @@ from marl_verl_sharp.ledgers import (
 )
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
-from marl_verl import Episode
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import ReplayCredit
-from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
+from plugins.sharp.tests.test_replay_credit import by_agent, credited
 
 TASKS = ThreeLedgers()
 TASK = TASKS.generate("train", 1, 0)[0]
@@ -63,30 +58,15 @@ CREDULOUS = believes(GOSSIP, READER)
 WISE = believes(READER)
 
 
-def credited(credit: ReplayCredit, policy: ScriptedPolicy, method: Algorithm = SHARP) -> Episode:
-    context = ScriptedContext(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=method.rewards)
-
-    async def go() -> Episode:
-        (episode,) = (await Independent(1).sample(context)).episodes
-        await credit.assign(context, episode)
-        return episode
-
-    return asyncio.run(go())
-
-
-def credits(credit: ReplayCredit, policy: ScriptedPolicy) -> dict[str, float]:
-    return {turn.agent: turn.rewards["mc"] for turn in credited(credit, policy).turns if "mc" in turn.rewards}
+def credits(policy: ScriptedPolicy) -> dict[str, float]:
+    context = ScriptedContext(PlannerAndWorkers(), TASK, policy, tasks=TASKS, mix=SHARP.rewards)
+    return by_agent(credited(SHARP.replay_credits[0], context)[0], "mc")
 
 
 def test_only_the_readers_number_is_right() -> None:
     assert RIGHT != WRONG
-    assert [TASKS.score(TASK, each) for each in (f" {RIGHT} ", WRONG, LEDGERS[IDLER], "", f"{RIGHT} {RIGHT}")] == [
-        1,
-        0,
-        0,
-        0,
-        0,
-    ]
+    answers = (f" {RIGHT} ", WRONG, LEDGERS[IDLER], "", f"{RIGHT} {RIGHT}")
+    assert [TASKS.score(TASK, answer) for answer in answers] == [1, 0, 0, 0, 0]
     assert [TASKS.public_score(TASK, each) for each in (RIGHT, WRONG, LEDGERS[IDLER], NOTHING)] == [1, 1, 0, 0]
     assert all(
         task.data["ledgers"][READER][item] != old
@@ -104,13 +84,8 @@ def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
 
 
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
-    assert isinstance(SHARP.credit[0], Counterfactual)
-    assert credits(SHARP.credit[0], team(WISE)) == {
-        READER: 1.0,
-        IDLER: 0.0,
-        GOSSIP: 0.0,
-    }  # the gossip's report has no effect
-    assert credits(SHARP.credit[0], team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
+    assert credits(team(WISE)) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}  # the gossip's report has no effect
+    assert credits(team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
     silent = team(CREDULOUS, gossip=NOTHING)
-    assert credits(SHARP.credit[0], silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
-    assert credits(SHARP.credit[0], team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
+    assert credits(silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
+    assert credits(team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}
