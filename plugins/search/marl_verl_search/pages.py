@@ -121,7 +121,7 @@ async def _loaded(url: str) -> tuple[str, str]:
                     if not response.has_redirect_location:
                         return await _content(response, url)
                     target = target.join(response.headers["location"])
-    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
         raise LookupError(f"the page {url} cannot be loaded: {type(error).__name__} {error}".rstrip()) from error
     raise LookupError(f"the page {url} is redirected more than {REDIRECTS} times")
 
@@ -133,7 +133,7 @@ async def _public_address(url: httpx.URL) -> str:
     loop = asyncio.get_running_loop()
     try:
         places = await loop.getaddrinfo(url.host, url.port or 80, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise LookupError(f"there is no host '{url.host}'") from error
     addresses = [str(place[4][0]) for place in places]
     if not all(map(public, addresses)):

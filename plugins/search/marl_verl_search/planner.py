@@ -17,7 +17,7 @@ from marl_verl.errors import MarlError, unknown
 from marl_verl.options import Positive
 from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page
-from marl_verl_search.source import Searching
+from marl_verl_search.source import NOT_FOUND, Searching
 
 NOTHING = "(no answer)"  # the report of a worker without one; also the placeholder of masked workers
 
@@ -102,6 +102,8 @@ class PlannerAndSearchers(Searching):
             try:
                 result = await self._used(team, agent, task, *uses[-1])
             except CallError as error:
+                if error.kind not in (*NOT_FOUND, "TimeoutError"):
+                    raise  # no fault of the agent, such as a sandbox server that does not answer
                 result = f"Error: {error}"
             seen = _said(seen, action.text, f"{result}\n\n{_left(counted, left - 1, end)}")
         return None

@@ -12,13 +12,15 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from marl_verl_search import pages
+from marl_verl_sandbox.pool import SandboxError
+from marl_verl_search import pages, planner
 from marl_verl_search.pages import PASSAGE, WEB, page_text, public, read_page
 from marl_verl_search.planner import PlannerAndSearchers
 from marl_verl_search.tasks import SearchTasks
-from marl_verl_testing import ScriptedPolicy, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 
 from marl_verl import Task
+from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 
 HTML = """<!doctype html><html><head><title>Norrvik</title><script>var x = "hidden";</script></head><body>
@@ -114,7 +116,7 @@ def test_a_page_of_the_web_is_text_within_limits(server: str, monkeypatch: pytes
 
 
 INSIDE = """127.0.0.1 localhost 10.0.0.1 192.168.1.1 169.254.169.254 100.64.0.1 224.0.0.1 0.0.0.0 2130706433
-[::1] [::ffff:127.0.0.1] [fd00::1] [fe80::1] [2002:7f00:1::]"""
+[::1] [::ffff:127.0.0.1] [fd00::1] [fe80::1] [2002:7f00:1::] a..b"""
 
 
 @pytest.mark.parametrize("host", INSIDE.split())
@@ -167,3 +169,15 @@ def test_a_worker_searches_and_reads_by_recorded_calls(tmp_path: Path) -> None:
     assert "https://norrvik.example.org/bridge" in observations[1]  # a search shows what can be read
     assert observations[2].startswith("Error: there is no page")
     assert "No uses of tools left. To report what you found: <report>" in observations[3]
+
+
+def test_a_broken_sandbox_is_no_error_of_the_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(code: str, seconds: float, strict: bool) -> str:
+        raise SandboxError("the sandbox server failed")
+
+    monkeypatch.setattr(planner, "run_python", broken)
+    said = {"planner": "<python>print(1)</python>"}
+    task = Task("q", "?", {"paragraphs": [PAGE]})
+    context = ScriptedContext(PlannerAndSearchers(alone=True, python=True), task, ScriptedPolicy(said))
+    (failure,) = asyncio.run(Independent(1).sample(context)).failures
+    assert "the sandbox server failed" in failure.detail
