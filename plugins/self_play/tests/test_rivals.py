@@ -19,7 +19,7 @@ from marl_verl_self_play.proposer_solver import (
     solver_correct,
 )
 from marl_verl_self_play.role_conditioned import BASELINE, RoleConditioned
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_task, check_workflow, shown
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_workflow, shown
 from marl_verl_testing.rows import row
 
 from marl_verl import Episode, MarlError, Task, TaskSet, Workflow
@@ -89,16 +89,10 @@ def test_an_invalid_proposal_is_not_attempted(text: str) -> None:
     assert episode.turns[0].rewards["role"] == 0.0
 
 
-def test_the_kit_accepts_the_task_of_proposers() -> None:
-    answer = {"text": "", "problem": "3 + 4", "correct": [True, False]}
-    check_task(ProposedArithmetic(), lambda task: [answer], count=12)
+def test_problems_of_a_test_have_two_lengths_and_demonstrations_are_right() -> None:
     tasks = ProposedArithmetic(terms=3)
     problems = [arithmetic.parsed(task.data["problem"]) for task in tasks.generate("test", 10, 0)]
     assert [len(parts or ()) for parts in problems] == [3, 5] * 5
-    words = set(tasks.vocabulary())
-    for agent in RIVALS:
-        pairs = tasks.demonstrations(agent, 200, 0, 0.5)
-        assert {word for pair in pairs for word in " ".join(pair).split()} <= words
     for seen, text in tasks.demonstrations("solver", 50, 0, 1.0):
         assert int(text) == arithmetic.result(seen.split())
     assert all(text[0] == seen.split()[1] for seen, text in tasks.demonstrations("proposer", 50, 0, 1.0))

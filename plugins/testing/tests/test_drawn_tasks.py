@@ -13,6 +13,7 @@ from marl_verl_games.tiny_plan_path import TinyPlanPath
 from marl_verl_magrpo.rendezvous import Rendezvous
 from marl_verl_mars2.symbols import SymbolTests
 from marl_verl_self_play.kuhn_poker import KuhnPoker
+from marl_verl_self_play.proposer_solver import ProposedArithmetic
 from marl_verl_sharp.ledgers import ThreeLedgers
 from marl_verl_testing import check_task
 from marl_verl_tiny.inventory import Inventory, InventoryMatch
@@ -28,6 +29,7 @@ SETS: list[tuple[Any, list[Any]]] = [
     (Inventory(), ["3", "none", ""]),
     (InventoryMatch(), [{"answers": {"red": "4", "blue": "7"}}]),
     (KuhnPoker(), [{"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}]),
+    (ProposedArithmetic(terms=3), [{"text": "", "problem": "3 + 4", "correct": [True, False]}]),
     (SplitPlanPath(), ["a1 a2", "b2", ""]),
     (Cover(), ["a b", "none", ""]),
     (Cover(items=4), ["a b", "none", ""]),
@@ -55,6 +57,7 @@ AGENTS_OF = {
     "TinyPlanPath": ("planner", "executor", "solo"),
     "InventoryMatch": ("red-holder", "blue-asker"),
     "KuhnPoker": ("first", "second"),
+    "ProposedArithmetic": ("proposer", "solver"),
 }
 
 
