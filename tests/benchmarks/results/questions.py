@@ -196,7 +196,7 @@ SHARED_ROLLOUTS = Claim(
         Measure("tokens", "sampled tokens per step", of("mean:train/tokens")),
     ],
     comparisons=[
-        Comparison(f"The model of {model} reaches a higher success than {second}", f"{model}-40000", "shared", second)
+        Comparison(f"The model of {model} reaches a higher success than {second}", f"{model}-80000", "shared", second)
         for second in ("alone", "naive", "alone, twice the episodes")
         for model in SOLVES
     ],
