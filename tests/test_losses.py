@@ -101,12 +101,18 @@ def hand_reinforce(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Ten
     return -torch.stack(terms).mean()
 
 
+def hand_imitation(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
+    terms = [row.advantage * (weight * logp).sum() for logp, row, weight in zip(now, rows, weights, strict=True)]
+    return -torch.stack(terms).sum() / TOKENS
+
+
 HANDS: dict[str, tuple[Hand, int]] = {
     "ppo-clip": (hand_ppo_clip, 0),
     "ppo-clip-tis": (hand_ppo_clip, 1),
     "gspo": (hand_gspo, 0),
     "gspo-tis": (hand_gspo, 1),
     "reinforce": (hand_reinforce, 0),
+    "imitation": (hand_imitation, 0),
 }
 
 

@@ -14,7 +14,7 @@ PUBLIC = (
 )
 # agents of frameworks and judges act by the effects of a run; commands read what a run has written, and check what it
 # needs; the checks of parts look inside
-INSIDE = ("agents", "judges", "leagues", "teacher", "sandbox", "tiny", "report", "diagnose", "testing")
+INSIDE = ("agents", "judges", "leagues", "distil", "teacher", "sandbox", "tiny", "report", "diagnose", "testing")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 

@@ -4,10 +4,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from marl_verl_testing.real import Finished
 
 from marl_verl import evaluate, load_run
+from marl_verl.cli.main import main
 from marl_verl.episode import Episode
 from tests.local.training import INVENTORY, train
 from tests.served import answers
@@ -54,3 +56,40 @@ def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: P
         own = [act for act in acts if act["agent"] == policy]
         assert len(own) >= 3
         assert answers(folder, own) == [act["action"]["text"] for act in own]
+
+
+def test_distil(run: Finished, command: Callable[..., str], tmp_path: Path) -> None:
+    """A team becomes a single agent: its training episodes are imitated, then it learns by reward."""
+    into, few = "{tiny: {agents: [asker], steps: 30, batch_size: 16}}", ("--stored", "--threshold", "0")
+    words = ("distil", run.folder, "--into", into, "--dir", tmp_path / "one", *few, "--epochs", "1")
+    printed = command(*words, "--then-reward", "1", "data.train_batch_size=8", "actor_rollout_ref.actor.optim.lr=1e-3")
+    assert f"marl-verl train {tmp_path}/one/reward.yaml data.train_batch_size=8" in printed
+    numbers = json.loads((tmp_path / "one" / "distil.json").read_text())
+    assert [*numbers] == ["team, untrained", "team", "student, untrained", "after imitation", "after reward"]
+    assert all(row["eval_tasks"] == 4 and row["tokens_per_task"] > 0 for row in numbers.values())
+    (loss,) = load_run(tmp_path / "one" / "imitation").metrics[-1:]
+    assert loss["policy/student/pg_loss"] > 0  # a mean of -log pi
+    # what is imitated are the answers of the episodes of both steps
+    episodes = [episode for step in (1, 2) for episode in load_run(run.folder).episodes[step]]
+    said = {(episode.task.prompt, episode.answer.strip()) for episode in episodes}
+    rows = pyarrow.parquet.read_table(tmp_path / "one" / "conversations.parquet").to_pylist()
+    assert {tuple(message["content"] for message in row["messages"]) for row in rows} == said
+    assert (tmp_path / "one" / "model" / "config.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--stored", "--threshold", "2"), "there is nothing to imitate"),
+        (("--stored", "--step", "7"), "has no journals of step 7"),
+        (("--step", "7"), "step 7"),
+        (("--into", "./no-model"), "no model folder of policy 'student'"),
+    ],
+)
+def test_a_refused_distillation_leaves_nothing(
+    run: Finished, words: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    into = ("--into", "{tiny: {agents: [asker], steps: 30, batch_size: 16}}", "--dir", str(tmp_path / "one"))
+    assert main(["distil", str(run.folder), *into, *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "one").exists()
