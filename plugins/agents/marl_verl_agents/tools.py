@@ -138,8 +138,12 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
                 ready.set_result(client)
                 await self._done.wait()
         except Exception as error:  # noqa: BLE001 - raised by the calls that wait for it
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
             if not ready.done():
-                ready.set_exception(error)
+                command = " ".join([self.name, *getattr(self._server, "args", ())])
+                why = f"MCP server '{command}' cannot be reached: {type(error).__name__}: {error}"
+                ready.set_exception(ConnectionError(why))
 
 
 mcp_server = functools.update_wrapper(functools.partial(McpServer), McpServer)

@@ -10,6 +10,7 @@ from marl_verl_agents import recorded_tool
 from marl_verl_agents.tools import McpError
 from pydantic import BaseModel
 
+from marl_verl.episode import WorkflowError
 from marl_verl.episode.journal import CallRecord
 from plugins.agents.tests.test_openai_clients import answers
 
@@ -113,3 +114,5 @@ def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
     assert (tools["description"], sorted(tools["parameters"]["properties"])) == ("Add two numbers.", ["a", "b"])
     assert [call.raised is not None for call in first.journal.calls()] == [False, False, True]
     assert all(isinstance(call, CallRecord) and call.agent == "solver" for call in first.journal.calls())
+    with pytest.raises(WorkflowError, match=r"MCP server '.*none\.py' cannot be reached: .*Connection closed"):
+        answers(uses([sys.executable, str(script.with_name("none.py"))]))
