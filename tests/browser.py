@@ -116,7 +116,8 @@ def chromium(folder: Path) -> Iterator[Page]:
 def watched(page: Page, folder: Path, ready: str) -> Iterator[None]:
     """A tab that shows `marl-verl watch` of a run, once `ready` is true."""
     with Server(folder) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for work in (server.serve_forever, server.play_requests):
+            threading.Thread(target=work, daemon=True).start()
         page.allowed = (*page.allowed, server.address)
         page.open(server.address)
         page.wait(ready)

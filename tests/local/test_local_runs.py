@@ -2,12 +2,19 @@
 
 import json
 import shutil
+import time
+import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_report.watch import Server
 
 import marl_verl
+from marl_verl.inspect.replay import differences, replay
+from marl_verl.inspect.run_files import read_episodes
+from marl_verl.threads import in_thread
 from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
 from tests.local.training import RECIPES, Finished, check, episodes, resume, train
@@ -38,7 +45,7 @@ CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Path) -> None:
-    """Ctrl-C in step 4, or an error in it."""
+    """Ctrl-C in step 4, or an error in it. What a person says and edits meanwhile is in no group, baseline or note."""
     recipe, overrides = CASES[case]
     options = (*overrides, "trainer.save_freq=2", "trainer.test_freq=2", "marl.run.journal_tokens=true")
     whole = train(tmp_path / "whole" / "run", recipe, *options, steps=4)
@@ -53,16 +60,53 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_was_not(case: str, tmp_path: Pat
 
     with pytest.raises((KeyboardInterrupt, OSError)):
         marl_verl.train(resume=folder, backend="local", progress=stop)
+    if case != "parts":
+        play(folder)
     done = resume(folder)
     assert recorded(done) == recorded(whole)
     if case == "memory":
         check_memory(done)
+        notes = [run.folder / "checkpoints" / "step_4" / "memory" / "notes.json" for run in (done, whole)]
+        assert notes[0].read_bytes() == notes[1].read_bytes()
     if case == "tasks":
         rates = [(run.folder / "checkpoints" / "step_4" / "curriculum" / FILE).read_text() for run in (done, whole)]
         assert rates[0] == rates[1]
         assert (
             0 < len(json.loads(rates[0])["tasks"]) <= sum(line["filter/tasks"] for line in done.lines("filter/tasks"))
         )
+
+
+def play(folder: Path) -> None:
+    """On the page of a run a person acts in a held-out task, and an act of a training episode is edited. Both are
+    recorded like any other act; nothing changes but evaluations/ and the lock."""
+    run = marl_verl.load_run(folder)
+    stored, policy = run.episodes[3][0], next(iter(run.config.marl.policies))
+    edit = [stored.id, ":".join(next(stored.journal.acts()).act.key), "south"]
+
+    def files() -> dict[Path, bytes]:
+        paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+        return {path: path.read_bytes() for path in paths if "evaluations" not in path.parts}
+
+    def post(path: str, content: Any) -> Any:
+        with urllib.request.urlopen(server.address + path, json.dumps(content).encode(), timeout=120) as reply:
+            return json.load(reply)
+
+    before = files()
+    with Server(folder) as server:
+        for work in (server.serve_forever, server.play_requests):
+            in_thread("server", work)
+        for asked, text, count in (({"person": policy}, "north", 1), ({"edit": edit, "number": 2}, "south", 4)):
+            playing = in_thread("play", partial(post, "play", asked))
+            while not playing.done():
+                if (question := server.page.question) is not None:
+                    post("answer", [question["number"], "north"])
+                time.sleep(0.01)
+            file = read_episodes(Path(playing.result()["file"]))
+            played = [*file.episodes.values()]  # of an edit that with the recorded act, too, each twice
+            assert text in [record.action.text for episode in played for record in episode.journal.acts()]
+            assert [differences(episode, replay(file.header, episode)) for episode in played] == [[]] * count
+        server.shutdown()
+    assert files() == before
 
 
 def check_memory(run: Finished) -> None:

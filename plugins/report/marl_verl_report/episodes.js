@@ -132,6 +132,7 @@ function show(step, chosen) {
 }
 
 function showEpisode(step, episode) {
+  playable(step, episode);
   const target = by("episode"), box = el("div", { "aria-live": "polite" });
   const answer = typeof episode.answer === "string" ? episode.answer : JSON.stringify(episode.answer);
   const turns = episode.effects.map((effect) => (effect.effect === "call" ? callOf(effect)

@@ -56,6 +56,7 @@ function stay() {
 function live() {
   by("follows").hidden = false;
   const source = new EventSource("events");
+  startPlaying(source);
   source.addEventListener("runs", (event) => {
     const [before] = app.runs, [run] = app.runs = JSON.parse(event.data), repeated = repeats(before, run);
     if (repeated) app.steps = new Map();

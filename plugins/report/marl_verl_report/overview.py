@@ -59,6 +59,8 @@ def _read(folder: Path) -> Run:
         "name": folder.resolve().name,
         "folder": str(folder),
         "agents": list(marl["agents"]),
+        "policies": list(marl["policies"]),
+        "act_seconds": (marl.get("rollout") or {}).get("act_seconds"),
         "lines": curves.lines(records, _held_out(folder, marl)),
         "metrics": curves.every_metric(records),
         "seed": marl["run"]["seed"],

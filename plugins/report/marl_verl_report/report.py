@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl.cli.arguments import add_plugin_argument
-from marl_verl.errors import user_error
+from marl_verl.errors import MarlError, user_error
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 from marl_verl_report import curves, overview, steps
 
 STEPS = 24  # stored steps of each kind (training, validation) per run whose episodes a report contains
-SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "episodes.js", "main.js")
+SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "play.js", "episodes.js", "main.js")
 
 EXAMPLES = """
 The file needs no network: learning curves, episodes with the derivation of each advantage, trees, and how to reproduce
@@ -33,6 +33,7 @@ the runs. It contains the episodes of the first tasks of up to 24 stored steps o
   marl-verl report runs/inventory-1                          write runs/inventory-1/report.html
   marl-verl report runs/inventory-1 runs/inventory-2         compare two runs, in runs/inventory-1/report.html
   marl-verl report runs/inventory-1 --output /tmp/r.html --tasks 40
+  marl-verl report runs/inventory-1 --serve                  the page of `marl-verl watch`, where acts can be edited
 """
 
 
@@ -42,10 +43,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
     tasks = "tasks of each step whose episodes are included (default: %(default)s)"
     parser.add_argument("--tasks", type=int, default=8, metavar="N", help=tasks)
+    serve = "serve the page of one run on this machine, as `marl-verl watch` does: there acts can be edited"
+    parser.add_argument("--serve", action="store_true", help=serve)
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --serve (default: a free one)")
     add_plugin_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.serve:
+        from marl_verl_report import watch  # here: it imports this module
+
+        if len(options.runs) > 1:
+            raise MarlError("--serve shows one run, whose acts can be edited: leave out the others, or --serve")
+        options.run = options.runs[0]
+        return watch.run(options)
     output = options.output or options.runs[0] / "report.html"
     size = write(options.runs, output, options.tasks, options.plugin)
     show(f"report {output} ({size / 1e6:.1f} MB)")

@@ -9,6 +9,7 @@ from marl_verl.episode.codec import encode_call
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
+from marl_verl.inspect.episodes import EpisodeFile
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.inspect.run_files import read_episodes, read_rows
 from marl_verl.run.run_dir import RunDir
@@ -33,6 +34,13 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
     """
     file = read_episodes(stored(folder)[kind][step])
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
+    return {"kind": kind, **of_file(file, most, explained, problem)}
+
+
+def of_file(
+    file: EpisodeFile, most: int | None = None, explained: ExplainedRows | None = None, problem: str | None = None
+) -> dict[str, Any]:
+    """A file of episodes as JSON value, with the rows of its step if they are stored."""
     rows = {} if explained is None else {row["key"]: row for row in explained}
     tasks: dict[str, list[Episode]] = {}
     for episode in file.episodes.values():
@@ -41,8 +49,7 @@ def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[st
     episodes = [_episode(episode, rows) for uid in shown for episode in tasks[uid]]
     failures = [{"id": failure.id, **vars(failure)} for failure in file.failures[:most]]
     return {
-        "kind": kind,
-        "step": step,
+        "step": file.header.step,
         **{part: getattr(file.header, part).name for part in ("workflow", "task", "algorithm", "sampler")},
         "formulas": [] if explained is None else explained.header,
         "credits": [] if explained is None else explained.credits,

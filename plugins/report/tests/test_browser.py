@@ -3,11 +3,17 @@
 These tests are skipped where no Chromium is installed; tests/test_report_command.py checks the content without one.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from marl_verl_report import watch
+from marl_verl_report.human import human
 
 from marl_verl.cli.main import main
 from marl_verl.run.run_dir import RunDir, locked
@@ -132,3 +138,31 @@ def test_a_run_that_stops(page: Page, tmp_path: Path) -> None:
         page.wait(f"{STATUS}.startsWith('Live')")
         (folder / "summary.json").write_text("{}")
         page.wait(f"{STATUS} === 'The run has finished.'")
+
+
+def test_an_act_is_edited_and_a_person_acts(page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an evaluation that asks the person once, and returns episodes of the run."""
+    folder, asked = run_folder(tmp_path / "run", steps=1), list[Any]()
+
+    def evaluate(run: Path, overrides: list[str], **how: Any) -> SimpleNamespace:
+        human.check(training=False, local=True)
+        said = asyncio.run(human([{"role": "user", "content": f"see {PLANTED}"}], Random()))
+        asked.append((overrides[1:], how["edit"][1:], how["episodes"], said))
+        arm: dict[str, Any] = {"rewards": {"team, score": 0.5}, "difference": {"team, score": {"mean": 0.25}}}
+        return SimpleNamespace(file=folder / "journals" / "step_00001.json", numbers={"pairings": [arm, arm]})
+
+    monkeypatch.setattr(watch, "evaluate", evaluate)
+    with watched(page, folder, READY):
+        for selector, value in (("#p-act", "0"), ("#p-text", "north"), ("#p-number", "3"), ("#p-person", "mover")):
+            page.set(selector, value)
+        page.value("document.querySelector('#p-do').click()")
+        page.wait("document.querySelector('#p-do').innerText === 'Act'")
+        assert f"user: see {PLANTED}" in page.text("#p-question")
+        page.size(400)
+        page.wait("document.documentElement.scrollWidth <= 400")
+        page.set("#p-text", "south")
+        page.value("document.querySelector('#p-do').click()")
+        page.wait("document.querySelector('#p-result table') !== null")
+        assert page.text("#p-result").split()[-5:] == ["0.5", "0.25", "one", "pair", "only"]
+        assert page.value("document.querySelector('#p-act').options.length") == 1  # only acts of the run are edited
+    assert asked == [(["marl.policies.mover.script=human"], ("scout:0", "north"), 3, "south")]

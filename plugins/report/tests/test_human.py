@@ -1,4 +1,4 @@
-"""A person in the team, at a pseudoterminal."""
+"""A person in the team, at a pseudoterminal and on a page."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
-from marl_verl_report.human import Human, human, human_in_training
+from marl_verl_report.human import Human, Page, human, human_in_training
 
 from marl_verl.errors import MarlError
 
@@ -52,3 +52,26 @@ def test_a_person_is_refused_without_a_terminal_and_in_a_training_run(terminal: 
             human.check(training, local)
     with open(os.devnull) as sys.stdin, pytest.raises(MarlError, match="standard input is none"):
         human.check(training=False, local=True)
+
+
+def test_a_page_asks_in_place_of_the_terminal_until_the_person_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def acts() -> None:
+        human.check(training=False, local=True)
+        with pytest.raises(TimeoutError):  # as after marl.rollout.act_seconds
+            await asyncio.wait_for(human(ASKED, Random()), 0.05)
+        acting = [asyncio.ensure_future(human(ASKED, Random())) for _ in range(2)]
+        for number, text in ((2, "north"), (3, None)):  # one after the other
+            while page.question is None:
+                await asyncio.sleep(0)
+            assert page.question == {"number": number, "observation": [["user", ASKED[0]["content"]]]}
+            await asyncio.to_thread(page.answer, number, text)
+            for late in (number - 1, number):
+                with pytest.raises(MarlError, match="no longer asked"):
+                    page.answer(late, "south")
+        assert await acting[0] == "north"
+        for left in (acting[1], human(ASKED, Random())):
+            with pytest.raises(MarlError, match="has left"):
+                await left
+
+    monkeypatch.setattr(Human, "page", page := Page())
+    asyncio.run(acts())

@@ -24,9 +24,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         served.shutdown()
 
 
-def got(address: str) -> tuple[int, str]:
+def got(address: str, content: str | None = None, **headers: str) -> tuple[int, str]:
+    request = urllib.request.Request(address, None if content is None else content.encode(), headers)
     try:
-        with urllib.request.urlopen(address, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=30) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -60,6 +61,24 @@ def test_only_the_printed_address_is_answered(server: Server) -> None:
         status, reply = got(host + path)
         assert (status, "marl-verl watch" in reply) == (403, True)
     assert server.server_address[0] == "127.0.0.1"
+    # pages of other hosts, which a browser lets post, or whose name is this machine's for a while
+    for header in ({"Origin": "http://a.example"}, {"Origin": "null"}, {"Host": "a.example:80"}):
+        assert [got(server.address, content, **header)[0] for content in (None, "{}")] == [403, 403]
+    assert got(server.address, Origin=host, Host=host.removeprefix("http://"))[0] == 200
+
+
+def test_what_cannot_be_played_is_an_error(server: Server) -> None:
+    threading.Thread(target=server.play_requests, daemon=True).start()
+    for path, content, why in (
+        ("play", '{"person": "scout.script=human x"}', "unknown policy 'scout.script=human x': valid: mover, scout"),
+        ("play", '{"edit": ["s1t00000_0", "scout:0"]}', "length 3"),
+        ("play", "{" + " " * (1 << 21) + "}", "truncated"),
+        ("answer", '[1, "north"]', "no longer asked"),
+        ("step", "{}", "nothing can be posted to 'step'"),
+    ):
+        status, reply = got(server.address + path, content)
+        assert (status, why in json.loads(reply)["error"]) == (500, True), reply
+    assert not (server.folder / "evaluations").exists()
 
 
 def test_an_event_follows_each_change(server: Server) -> None:
@@ -90,7 +109,9 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(
     def interrupted(self: Server) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Server, "serve_forever", interrupted)
+    monkeypatch.setattr(Server, "play_requests", interrupted)
     folder = run_folder(tmp_path / "run", steps=1)
-    assert main(["watch", str(folder)]) == 0
-    assert f"watching {folder}: open http://127.0.0.1:" in capsys.readouterr().out
+    for command in (["watch", str(folder)], ["report", str(folder), "--serve"]):
+        assert main(command) == 0
+        assert f"watching {folder}: open http://127.0.0.1:" in capsys.readouterr().out
+    assert main(["report", str(folder), str(folder), "--serve"]) == 2
