@@ -81,7 +81,7 @@ def play(folder: Path) -> None:
     recorded like any other act; nothing changes but evaluations/ and the lock."""
     run = marl_verl.load_run(folder)
     stored, policy = run.episodes[3][0], next(iter(run.config.marl.policies))
-    edit = [stored.id, ":".join(next(stored.journal.acts()).act.key), "south"]
+    edit = [stored.id, ":".join(stored.journal.acts()[0].act.key), "south"]
 
     def files() -> dict[Path, bytes]:
         paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
