@@ -13,7 +13,7 @@ import math
 import operator
 import re
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import (
     Annotated,
     Any,
@@ -86,6 +86,14 @@ class Part:
     def described(self) -> str:
         """The method that computes it, for errors, e.g. "`LeaveOneOut.compute` of 'leave-one-out'"."""
         return f"`{type(self).__name__}.compute` of '{self.name}'"
+
+
+def parts_of(part: Part) -> Iterator[Part]:
+    """A part, and the parts of its options."""
+    yield part
+    for field in dataclasses.fields(part):  # type: ignore[arg-type]
+        if isinstance(value := getattr(part, field.name), Part):
+            yield from parts_of(value)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

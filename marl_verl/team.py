@@ -46,6 +46,7 @@ class AgentConfig:
     reward: str | None = None  # registered role reward
     side: str | None = None  # the side of a team whose agents compete
     sampling: Sampling = field(default_factory=Sampling)  # over the settings of verl's `rollout`
+    algorithm: Named | None = None  # advantage and loss of its rows: a name, or name and options (docs/algorithms.md)
 
     def conversation(self, observation: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """The messages of a request: an observation after the agent's instructions."""
@@ -236,6 +237,8 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
         if policy.name in policies or added.setdefault(policy.name, policy) != policy:
             raise MarlError(f"policy '{policy.name}' of '{where}.{kind}' has other settings elsewhere: make them equal")
         section["policy"] = policy.name
+    if (own := section.get("algorithm")) is not None:  # without a name: that of the team, with other options
+        section["algorithm"] = {"name": "", **own} if isinstance(own, Mapping) else {"name": own}
     agent = build(AgentConfig, {"policy": "", **section, "name": name}, where)
     if agent.policy not in {**policies, **added}:
         raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")

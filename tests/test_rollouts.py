@@ -9,13 +9,13 @@ from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_testing.algorithm import row_of
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Workflow
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig
+from marl_verl.trainer.metrics import agent_statistics
 from tests.batches import algorithm
 
 TASK = Task("t", "2 + 2", {})

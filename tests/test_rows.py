@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Report
@@ -13,6 +12,7 @@ from marl_verl.backend.rollout.worker import RolloutWorker
 from marl_verl.episode import Act, Action, Turn
 from marl_verl.errors import MarlError
 from marl_verl.trainer.data import in_key_order
+from marl_verl.trainer.metrics import agent_statistics
 from tests.batches import algorithm
 
 

@@ -12,7 +12,6 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, che
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.advantage.estimator import agent_statistics
 from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
@@ -20,6 +19,7 @@ from marl_verl.episode.errors import Limits
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.tasks import TaskSet
 from marl_verl.team import AgentConfig, acting
+from marl_verl.trainer.metrics import agent_statistics
 from tests.batches import algorithm
 
 TASK = Task("q", "how many?")

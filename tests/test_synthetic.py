@@ -39,7 +39,7 @@ JOINT = (("planner", "worker"),)
 
 
 def team(agents: dict[str, Any] = AGENTS) -> TeamConfig:
-    parts = {part: {"name": "inventory"} for part in ("task", "workflow", "algorithm")}
+    parts = {"task": {"name": "inventory"}, "workflow": {"name": "inventory"}, "algorithm": {"name": "grpo"}}
     return read_team({"agents": agents, "policies": {"one": {}, "two": {}}, **parts})
 
 
@@ -81,7 +81,7 @@ def test_a_tree_whose_agents_act_one_after_the_other_goes_with_returns_that_sum_
 
 def test_different_rewards_of_one_joint_action_are_refused_before_the_start() -> None:
     check_advantage(synthetic("magrpo"))  # the agents act one after the other
-    with pytest.raises(MarlError, match=r"algorithm 'inventory' does not fit the team: rows .* are one joint action"):
+    with pytest.raises(MarlError, match=r"algorithm 'grpo' does not fit the team: rows .* are one joint action"):
         check_advantage(synthetic("magrpo", moves=JOINT))
     with pytest.raises(MarlError, match="are one joint turn"):
         check_advantage(synthetic("magrpo-sessions"))

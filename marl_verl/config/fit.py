@@ -8,6 +8,7 @@ and the advantages of a task's rows must not depend on other tasks.
 """
 
 import asyncio
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,23 +17,23 @@ from zlib import crc32
 import numpy as np
 from omegaconf import DictConfig
 
-from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage import PerRole, RowTable
 from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.advantage.returns import Returns
-from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.algorithms import Algorithm, Loss
 from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sample, Sampler
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.sampler import add_columns
-from marl_verl.config.parts import algorithm_named, columns_of, loss_named
+from marl_verl.config.parts import algorithm_for, algorithm_named, columns_of, loss_of
 from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, marl_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check, check_returned, unknown, user_error
 from marl_verl.extensions import states
-from marl_verl.options import Part
+from marl_verl.options import Part, config_of
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
@@ -82,6 +83,19 @@ def check_sides(samplers: Samplers, algorithm: Algorithm, team: TeamConfig, task
 @check
 def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayable: bool = True) -> Iterator[str]:
     """MarlError if credit or advantage is incompatible with the rows that the sampler makes, or with the workflow."""
+    for agent in team.agents.values():
+        mine, where, policy = algorithm_for(team, agent), f"marl.agents.{agent.name}.algorithm", agent.policy
+        if agent.algorithm is not None and team.policies[policy].frozen:
+            yield f"policy '{policy}' is frozen: remove '{where}', which has no effect"
+        if team.policies[policy].loss is None and mine.loss != (loss := loss_of(team, policy)[0]):
+            problem = f"policy '{policy}' has one loss, '{loss}', but that of agent '{agent.name}' is '{mine.loss}'"
+            yield f"{problem}: set marl.policies.{policy}.loss, or give each agent a policy"
+        for part in ("sampler", "rewards", "credit", "columns"):
+            shared = getattr(algorithm, part)
+            if getattr(mine, part) not in (shared, getattr(Algorithm(), part)):
+                remedy = f"set {where}.options.{part}={json.dumps(config_of(shared))} for its advantage and loss only"
+                yield f"'{where}' has another {part} than the run: {remedy}, or marl.algorithm.options.{part} for all"
+    yield from (problem for part in algorithm.parts() if isinstance(part, PerRole) for problem in part.problems())
     # a credit that replaces component `team` is not an increment
     incremental = sampler.incremental and not any("team" in credit.consumed() for credit in algorithm.credit)
     rows = Rows(sampler.branches, sampler.crossed, incremental, sampler.greedy)
@@ -89,15 +103,16 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
         usual = algorithm_named(team.algorithm.name, None, "").sampler
         hint = "" if usual == algorithm.sampler else f" (the algorithm's own sampler is '{usual}')"
         yield f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}': {why}{hint}"
+    returns = [part for part in algorithm.parts() if isinstance(part, Returns)]
     for cost in (name for name in algorithm.rewards.required() if name in COSTS):
-        joint = [part.name for part in algorithm.parts() if isinstance(part, Returns) and part.one_side]
+        joint = [part.name for part in returns if part.one_side]
         if sampler.branches or joint:
             label = f"returns '{joint[0]}' sums the turns of all agents" if joint else "turns of a tree are of several"
             yield f"reward component '{cost}' is of one agent's whole episode, but {label}: leave it out of the mix"
     for credit in algorithm.credit:
         if (why := credit.incompatibility(sampler.branches)) is not None:
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"
-        if credit.repeated and algorithm.advantage.returns.sums_turns:
+        if credit.repeated and any(part.sums_turns for part in returns):
             problem = f"credit '{credit.name}' is repeated on every turn of an agent, but the returns sum over turns"
             remedy = "use returns 'immediate', or a credit of single acts (counterfactual with unit: act)"
             yield f"{problem}: {remedy}"
@@ -215,7 +230,7 @@ def check_schedule(
             fact = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
             yield f"{fact} policy learns: with {SCHEDULE}.mode=async give each a separate pool, or use mode=sync"
         section = config.policies[name]
-        yield from _loss_problems(section, name, policy.loss or algorithm.loss)
+        yield from _loss_problems(section, name, *loss_of(team, name))
         # the rows of an update are split equally among the GPUs that train
         gpus = int(section.trainer.n_gpus_per_node) * int(section.trainer.nnodes)
         ranks = gpus // int(section.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1)
@@ -225,10 +240,10 @@ def check_schedule(
     yield from _dependences(synthetic)
 
 
-def _loss_problems(section: DictConfig, policy: str, name: str) -> Iterator[str]:
+def _loss_problems(section: DictConfig, policy: str, name: str, loss: Loss) -> Iterator[str]:
     """Whether a policy's loss corrects for rows that older weights sampled."""
     where = f"marl.policies.{policy}.loss"
-    if loss_named(name).one_update:
+    if loss.one_update:
         problem = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
         yield f"{problem}, but with {SCHEDULE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
     correction = section.algorithm.rollout_correction

@@ -9,13 +9,14 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo import advantage, credit, rewards
+from marl_verl.algo.advantage import PerRole
 from marl_verl.algo.algorithms import Algorithm, Loss, Metric, presets
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
-from marl_verl.team import TeamConfig
+from marl_verl.team import AgentConfig, TeamConfig
 
 # modules whose parts have short names in every config, and classes to derive parts from
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, presets))
@@ -83,10 +84,32 @@ def imported(path: str, where: str) -> Any:
 
 
 def algorithm_of(team: TeamConfig) -> Algorithm:
-    """Return the team's algorithm with its options. MarlError as `algorithm_named`, also for its loss."""
-    algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
+    """Return the team's algorithm with its options, and with the advantages of single agents (`PerRole`). MarlError as
+    `algorithm_named`, also for its loss."""
+    algorithm = algorithm_for(team)
     loss_named(algorithm.loss)
-    return algorithm
+    advantage = algorithm.advantage
+    for agent in team.agents.values():
+        if agent.algorithm is not None and (agent.algorithm.name or "advantage" in agent.algorithm.options):
+            advantage = PerRole(agent.name, algorithm_for(team, agent).advantage, advantage)
+    return dataclasses.replace(algorithm, advantage=advantage)
+
+
+def algorithm_for(team: TeamConfig, agent: AgentConfig | None = None) -> Algorithm:
+    """The algorithm of a team, or that of whose advantage and loss an agent learns. MarlError as `algorithm_named`."""
+    algorithm = algorithm_named(team.algorithm.name, team.algorithm.options, "marl.algorithm.options")
+    if agent is None or agent.algorithm is None:
+        return algorithm
+    name, options, where = agent.algorithm.name, agent.algorithm.options, f"marl.agents.{agent.name}.algorithm.options"
+    return algorithm_named(name, options, where) if name else algorithm.with_options(options, where, finder(algorithm))
+
+
+def loss_of(team: TeamConfig, policy: str) -> tuple[str, Loss]:
+    """(name, loss) of a policy: its own, else that of its agents. MarlError as `loss_named`."""
+    agents = [agent for agent in team.agents.values() if agent.policy == policy]
+    losses = [algorithm_for(team, agent).loss for agent in agents] or [algorithm_for(team).loss]
+    name = team.policies[policy].loss or losses[0]
+    return name, loss_named(name)
 
 
 def loss_named(name: str) -> Loss:

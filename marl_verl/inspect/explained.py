@@ -6,6 +6,7 @@ A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are
 
 import dataclasses
 import inspect
+import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -73,10 +74,11 @@ class ExplainedRows(list[Record]):
         records: list[Record] = []
         for row, key in enumerate(keys):
             record: Record = {"key": key, "agent": self.table.agent.value(row)}
-            record["group"] = {name: self.table.value(name, row) for name in result.group_by}
+            columns = result.roles.get(str(self.table.value("agent", row)), result.group_by)
+            record["group"] = {name: self.table.value(name, row) for name in columns}
             record["members"] = members[groups[row]]
-            if columns := self.table.computed(row):
-                record["columns"] = columns
+            if computed := self.table.computed(row):
+                record["columns"] = computed
             record |= {name: float(values[row]) for name, values in numbers.items()}
             if result.tokens is not None:
                 record["tokens"] = result.tokens[row].tolist()
@@ -96,7 +98,8 @@ class ExplainedRows(list[Record]):
         if not np.array_equal(stages[-1][1], self.result.ret):
             stages.append(("return", self.result.ret))
         for row in rows.tolist():
-            transforms[row] += [{"name": name, "value": float(values[row])} for name, values in stages]
+            numbers = [(name, float(values[row])) for name, values in stages]
+            transforms[row] += [{"name": name, "value": value} for name, value in numbers if not np.isnan(value)]
         return transforms
 
     @property
@@ -107,6 +110,7 @@ class ExplainedRows(list[Record]):
         parts = [*(("credit", credit) for credit in algorithm.credit), *parts]
         formulas = [[f"  {role}", part.name, _formula(part)] for role, part in parts]
         shared = f"rows of the same {', '.join(result.group_by)}" if result.group_by else "all rows of the batch"
+        shared += "".join(f"; {role}: of the same {', '.join(names)}" for role, names in result.roles.items())
         groups = len(set(result.group.tolist()))
         compared = f"compared: {shared}; {count(len(self), 'row')} in {count(groups, 'group')}"
         described = f"{self.document.algorithm}: {algorithm.describe()}"
@@ -155,7 +159,7 @@ class ExplainedRows(list[Record]):
         if "weight" in record:
             formula, numbers = f"weight * {formula}", f"{cell(record['weight'])} * {numbers}"
         lines += ["", f"advantage = {formula} = {numbers} = {advantage}"]
-        if "tokens" in record:
+        if record.get("tokens"):
             lines += ["", f"advantages of the tokens, which the update uses: {_values(record['tokens'])}"]
         return lines
 
@@ -180,7 +184,8 @@ class ExplainedRows(list[Record]):
 def _with_parts(role: str, part: Any) -> list[tuple[str, Part]]:
     """(role, part) of a part and its nested parts; the role of a nested part is its option."""
     nested = [(field.name, getattr(part, field.name)) for field in dataclasses.fields(part)]
-    return [(role, part), *((name, value) for name, value in nested if isinstance(value, Part))]
+    below = [_with_parts(name, value) for name, value in nested if isinstance(value, Part)]
+    return [(role, part), *itertools.chain(*below)]
 
 
 def _formula(part: Part) -> str:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from marl_verl.algo.sampling import Sampler
 from marl_verl.config.hardware import on_gpu
-from marl_verl.config.parts import algorithm_of, samplers_of
+from marl_verl.config.parts import algorithm_of, loss_of, samplers_of
 from marl_verl.config.placement import pools_of
 from marl_verl.config.policy_models import model_of
-from marl_verl.config.resolve import loss_of
 from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.schema import Filter, marl_of
 from marl_verl.config.stored import BACKEND, is_local, marl_section, separate_reason, updates_per_batch
@@ -29,6 +28,7 @@ def describe(plan: "Plan") -> str:
         past = team.past.get(agent.policy)
         actor = f"policy {agent.policy}" if past is None else past.described()
         lines.append(f"  agent   {agent.name} acts with {actor}" + f", role reward {agent.reward}" * bool(agent.reward))
+        lines[-1] += f", algorithm {agent.algorithm.name or team.algorithm.name}" if agent.algorithm else ""
     lines += [f"  policy  {name}: {_policy(plan, name)}" for name in team.policies]
     for name, critic in plan.resolved.critics.items():
         lines.append(f"  critic  {name}: colocated with policy {critic.policy}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from marl_verl.errors import MarlError, user_error
 from marl_verl.files import MOST, read_bounded, read_bytes, read_text, replace_file
-from marl_verl.run.checkpoint.folders import complete
+from marl_verl.run.checkpoint.folders import complete, step_of
 
 GZIP = b"\x1f\x8b"  # how such files begin
 
@@ -98,8 +98,8 @@ def how_to_continue(folder: Path) -> str:
     """The last sentence of an error message: how to continue."""
     if (folder / REQUEST).is_file():
         return "Run the evaluation again"
-    if complete(folder / "checkpoints"):
-        return f"Continue with: marl-verl train --resume {shlex.quote(str(folder))}"
+    if saved := complete(folder / "checkpoints"):
+        return f"Continue from step {step_of(saved[-1])} with: marl-verl train --resume {shlex.quote(str(folder))}"
     return "No checkpoint was saved yet: start a new run"
 
 

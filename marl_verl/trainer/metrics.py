@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
-from marl_verl.algo.advantage.estimator import agent_statistics
+from marl_verl.algo.advantage.columns import extremes
 from marl_verl.algo.algorithms import Metric
 from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.backend.protocol import Report
@@ -91,6 +91,34 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
         for episode in report.rewards
         for agent, components in episode.items()
     )
+
+
+def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
+    """Agent -> its metrics in a batch, whether or not agents share a policy, as docs/algorithms.md describes them;
+    spawned agents are one with their role. Groups count with all of their rows, including those of other agents."""
+    group, agent = result.group, table.role.codes
+    low, high = extremes(result.ret, group)
+    samples = np.bincount(group[np.unique(result.sample, return_index=True)[1]])
+    single, flat = samples == 1, (samples > 1) & (low == high)
+    statistics = {}
+    for code in np.unique(agent):
+        rows = np.flatnonzero(agent == code)
+        groups = np.unique(group[rows])
+        having = {name: rows[present[rows]] for name, present in table.present.items() if present[rows].any()}
+        values = {
+            "rows": len(rows),
+            "groups": len(groups),
+            "zero_variance": flat[groups].mean(),
+            "singles": single[groups].mean(),
+            "reward": result.reward[rows].mean(),
+            **{f"reward/{name}": table.rewards[name][rows_of].mean() for name, rows_of in having.items()},
+            "advantage_mean": result.advantage[rows].mean(),
+            "advantage_std": result.advantage[rows].std(),
+            "response_length": table.length[rows].mean(),
+            "invalid": table.invalid[rows].mean(),
+        }
+        statistics[table.role.names[code]] = {name: float(value) for name, value in values.items()}
+    return statistics
 
 
 def averages(rows: Iterable[Mapping[str, float]]) -> dict[str, float]:

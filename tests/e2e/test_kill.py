@@ -40,7 +40,8 @@ def _check_end(done: Finished, victim: str, phase: str, step: int, before: set[s
         why = f"the trainer was killed (signal 9, perhaps out of memory) {when}"
     printed = [line for line in done.output.splitlines() if line.startswith("marl-verl:")]
     assert printed, done.output
-    assert printed[0].startswith(f"marl-verl: {why}. Continue with: marl-verl train --resume {done.folder}")
+    assert printed[0].startswith(f"marl-verl: {why}. Continue from step ")
+    assert f" with: marl-verl train --resume {done.folder}" in printed[0]
     assert done.code == 1
     assert left_running() == []
     assert left_behind() - before == set()

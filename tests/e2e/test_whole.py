@@ -21,7 +21,7 @@ STEPS, TASKS = range(1, 5), FOUR_STEPS["data.train_batch_size"]
 def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
     printed = whole.script
     why = "the trainer was killed (signal 9, perhaps out of memory) while writing a checkpoint in step 3"
-    assert printed["died"].startswith(f"{why}. Continue with: marl-verl train --resume runs/mine")
+    assert printed["died"].startswith(f"{why}. Continue from step 2 with: marl-verl train --resume runs/mine")
     assert printed["steps"] == printed["metrics"] == [*STEPS]
     assert printed["summary"] == 4
     assert printed["checkpoints"] == [2, 3, 4]

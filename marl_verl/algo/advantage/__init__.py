@@ -12,6 +12,7 @@ from marl_verl.algo.advantage.estimator import (
     Overlong,
     Rows,
 )
+from marl_verl.algo.advantage.estimator import PerRole as PerRole
 from marl_verl.algo.advantage.returns import GAE, Discounted, Immediate, PathSum, Returns, TreeMean
 from marl_verl.algo.advantage.rows import AGENT, SIBLINGS, TASK, TURN, Group, RowTable, group_ids
 

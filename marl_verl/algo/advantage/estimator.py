@@ -2,7 +2,7 @@
 
 import functools
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,19 +10,20 @@ import numpy as np
 from annotated_types import Gt
 
 from marl_verl.algo.advantage.columns import (
+    BoolArray,
     FloatArray,
     IntArray,
     TokenArray,
     combine,
-    extremes,
     group_mean,
+    numbers_of,
     token_arrays,
 )
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.returns import Immediate, Returns, Scope
 from marl_verl.algo.advantage.rows import TASK, Group, RowTable, group_ids, sample_ids
-from marl_verl.errors import MarlError
-from marl_verl.options import Part, Positive, Small
+from marl_verl.errors import MarlError, check_returned, shown
+from marl_verl.options import Part, Positive, Small, parts_of
 
 Memory = Mapping[str, float]
 """What an estimator keeps of earlier steps: names and numbers, stored in checkpoints."""
@@ -39,14 +40,15 @@ class AdvantageResult:
     group: IntArray  # ids 0..G-1; a row of an untrained agent is alone in its group
     sample: IntArray  # ids; rows of one sample count once
     group_by: tuple[str, ...]  # the columns that define a group
-    stages: Sequence[tuple[str, FloatArray]] = ()  # from reward to return: (name of the step, values after it)
+    stages: Sequence[tuple[str, FloatArray]] = ()  # from reward to return: (step, values after it; NaN without it)
     target: FloatArray | None = None  # value target of the critic, if the returns need one
     weight: FloatArray | None = None  # factor of each advantage, see `weighted`; None: all are 1
-    # an advantage per response token [length], before the weight, which the update uses in place of the row's;
-    # statistics use that of the row; see `with_tokens`
+    # an advantage per response token [length], before the weight, which the update uses in place of the row's, unless
+    # it is empty; statistics use that of the row; see `with_tokens`
     tokens: TokenArray | None = None
     # policy -> the advantages with which it learns from the rows of others that a sampler shares with it, [n]
     shared: Mapping[str, FloatArray] = field(default_factory=dict)
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> its columns in place of `group_by`
 
     @functools.cached_property
     def advantage(self) -> FloatArray:
@@ -64,7 +66,7 @@ class AdvantageResult:
 
     def of_tokens(self, row: int, length: int) -> FloatArray:
         """[length] the advantages of a row's response tokens, as the update uses them."""
-        if self.tokens is None:
+        if self.tokens is None or not len(self.tokens[row]):
             return np.full(length, self.advantage[row])
         tokens: FloatArray = self.tokens[row]
         return tokens if self.weight is None else self.weight[row] * tokens
@@ -73,31 +75,33 @@ class AdvantageResult:
         """The rows of the group of `row`, ascending."""
         return np.flatnonzero(self.group == self.group[row])
 
+    @staticmethod
+    def joined(parts: Sequence[tuple[IntArray, "AdvantageResult"]]) -> "AdvantageResult":
+        """The result of n rows from the results of disjoint parts of them, (rows, result); their groups stay apart."""
+        n = sum(len(rows) for rows, _ in parts)
+        number, columns, stages, shared = np.empty(n, np.int64), dict[str, Any](), dict[str, Any](), dict[str, Any]()
+        for place, (rows, result) in enumerate(parts):
+            number[rows] = place
+            for name in ("ret", "reward", "baseline", "scale", "group", "sample", "target", "tokens", "weight"):
+                if (values := getattr(result, name)) is not None:
+                    absent = (
+                        token_arrays([None] * n) if name == "tokens" else np.full(n, name == "weight", values.dtype)
+                    )
+                    columns.setdefault(name, absent)[rows] = values
+            for stage, values in result.stages:
+                stages.setdefault(stage, np.full(n, np.nan))[rows] = values
+            for policy, values in result.shared.items():
+                shared.setdefault(policy, np.zeros(n))[rows] = values
+        columns |= {name: combine([number, columns[name]], n) for name in ("group", "sample")}
+        return replace(parts[0][1], **columns, stages=[*stages.items()], shared=shared)
+
     def spread(self, rows: IntArray, reward: FloatArray) -> "AdvantageResult":
         """The same result for a table of n rows with a `reward` [n], of which those in `rows` were compared; each other
         one is alone in its group: R is the reward, the advantage 0."""
         others = np.delete(np.arange(len(reward)), rows)
-
-        def column(values: Any, fill: Any) -> Any:
-            spread = np.empty(len(reward), fill.dtype)
-            spread[rows], spread[others] = values, fill
-            return spread
-
-        alone, zeros, ones = np.arange(len(others)) + 1, np.zeros(len(others)), np.ones(len(others))
-        return replace(
-            self,
-            ret=column(self.ret, reward[others]),
-            reward=reward,
-            baseline=column(self.baseline, reward[others]),
-            scale=column(self.scale, ones),
-            group=column(self.group, int(np.max(self.group)) + alone),
-            sample=column(self.sample, int(np.max(self.sample)) + alone),
-            stages=tuple((name, column(values, reward[others])) for name, values in self.stages),
-            target=None if self.target is None else column(self.target, zeros),
-            weight=None if self.weight is None else column(self.weight, ones),
-            tokens=None if self.tokens is None else column(self.tokens, token_arrays([None] * len(others))),
-            shared={policy: column(values, zeros) for policy, values in self.shared.items()},
-        )
+        ret, ones, alone = reward[others], np.ones(len(others)), np.arange(len(others))
+        rest = AdvantageResult(ret, ret, ret, ones, alone, alone, (), [(name, ret) for name, _ in self.stages])
+        return replace(self.joined([(rows, self), (others, rest)]), reward=reward)
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,10 @@ class Estimator(Part):
         """Parts of the task's score (`DetailedScore`) that a run sets as reward components of every turn."""
         return ()
 
+    def team_rows(self, table: RowTable) -> BoolArray:
+        """[n] bool, the rows that get the team reward of their episode: those of the returns."""
+        return self.returns.team_rows(table)
+
     def wants_critic(self) -> Scope | None:
         """The critic that it needs and computes targets for (`AdvantageResult.target`), or None."""
         return None
@@ -149,6 +157,85 @@ class Estimator(Part):
     @abstractmethod
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """Compute one advantage per row. `table` is sorted by key; `reward` [n] is finite."""
+
+    def checked(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        """`compute`. MarlError unless it returns a finite number for each row, and for each token if any."""
+        result, label, n = self.compute(table, reward), self.described, len(table)
+        check_returned(result, AdvantageResult, f"{label} must return an AdvantageResult")
+        numbers = {name: getattr(result, name) for name in ("ret", "reward", "baseline", "scale", "group", "sample")}
+        for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
+            numbers_of(values, n, f"'{name}' of {label}")
+        table.check_finite(result.scale, "scale")  # an infinite scale would silently make the advantage 0
+        for values in (result.advantage, *result.shared.values()):
+            table.check_finite(values, "advantage")
+        for row, values in enumerate(() if result.tokens is None else result.tokens):
+            if len(values) != table.length[row] or not np.isfinite(values).all():
+                tokens = f"the {table.length[row]} tokens of row '{table.key(row)}'"
+                problem = f"{label} returns {shown(values.tolist())} for {tokens}"
+                raise MarlError(f"{problem}: return a finite number for each")
+        return result
+
+
+@dataclass(frozen=True)
+class PerRole(Estimator):
+    """A = A_role on the rows of one role, computed from these alone; A_others on all other rows, from those alone.
+
+    So a role's groups are its rows of the groups that its estimator declares: what the sampler made, without the acts
+    of others. Source: `estimator_map` of rLLM (github.com/rllm-org/rllm), there by the name of a trajectory.
+
+    Attributes:
+        role: an agent of the config, which also names the agents that it spawns.
+        advantage: the estimator of the role.
+        others: that of the other agents; of several roles with one of their own, a `PerRole` again.
+    """
+
+    name: ClassVar[str] = "per-role"
+    role: str
+    advantage: Estimator
+    others: Estimator
+
+    def problems(self) -> Iterator[str]:
+        """Why the two cannot be computed apart, before a run starts."""
+        for part in (*parts_of(self.advantage), *parts_of(self.others)):
+            if part.one_side is not None:
+                fact = f"{part.kind} '{part.name}' needs the rows of all agents"
+                yield f"{fact}, not those of '{self.role}' and of the others apart: {part.one_side}"
+            if isinstance(part, Estimator) and part.remembers:
+                yield f"advantage '{part.name}' depends on earlier steps, so it must be that of all agents"
+        if self.advantage.wants_critic() != self.others.wants_critic():
+            yield f"the advantages of '{self.role}' and of the others need different critics: choose two with the same"
+
+    def consumed(self) -> tuple[str, ...]:
+        return (*self.advantage.consumed(), *self.others.consumed())
+
+    def score_parts(self) -> tuple[str, ...]:
+        return (*self.advantage.score_parts(), *self.others.score_parts())
+
+    def wants_critic(self) -> Scope | None:
+        return self.others.wants_critic()
+
+    def incompatibility(self, rows: Rows) -> str | None:
+        return self.advantage.incompatibility(rows) or self.others.incompatibility(rows)
+
+    def team_rows(self, table: RowTable) -> BoolArray:
+        counts = np.zeros(len(table), dtype=np.bool_)
+        for rows, estimator in self._parts(table):
+            counts[rows] = estimator.team_rows(table.take(rows))
+        return counts
+
+    def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        parts = [(rows, estimator.checked(table.take(rows), reward[rows])) for rows, estimator in self._parts(table)]
+        result = AdvantageResult.joined(parts)
+        columns = tuple(dict.fromkeys(("agent", *parts[-1][1].group_by)))
+        return result if len(parts) == 1 else replace(result, roles={**result.roles, self.role: columns})
+
+    checked = compute  # of checked parts
+
+    def _parts(self, table: RowTable) -> list[tuple[IntArray, Estimator]]:
+        """(rows, their estimator), for those that have rows."""
+        mine = np.isin(table.role.codes, [code for code, name in enumerate(table.role.names) if name == self.role])
+        parts = (np.flatnonzero(~mine), self.others), (np.flatnonzero(mine), self.advantage)
+        return [(rows, estimator) for rows, estimator in parts if len(rows)]
 
 
 class GroupEstimator(Estimator):
@@ -269,42 +356,3 @@ def session_weights(table: RowTable, unit: str) -> FloatArray:
     session = combine([policy, table.uid.codes, table.session], len(table))
     sessions = np.bincount(policy[np.unique(session, return_index=True)[1]])
     return (np.bincount(policy, size) / sessions)[policy] / np.bincount(session, size)[session]
-
-
-def agent_statistics(table: RowTable, result: AdvantageResult) -> dict[str, dict[str, float]]:
-    """Agent -> its metrics in a batch, whether or not agents share a policy; spawned agents are one with their role.
-
-    Failed episodes have no rows and are not counted.
-
-        rows, groups                      rows of this agent, groups that contain at least one of them
-        zero_variance, singles            share of these groups with two or more samples, all of the same return (no
-                                          learning signal), and with one sample only; computed over all rows of a group,
-                                          including those of other agents
-        reward, reward/COMPONENT          mean over its rows; of a component, over the rows that have it
-        advantage_mean, advantage_std     mean and population std of the advantages
-        response_length                   mean tokens of a response
-        invalid                           share of actions that the workflow marked as invalid
-    """
-    group, agent = result.group, table.role.codes
-    low, high = extremes(result.ret, group)
-    samples = np.bincount(group[np.unique(result.sample, return_index=True)[1]])
-    single, flat = samples == 1, (samples > 1) & (low == high)
-    statistics = {}
-    for code in np.unique(agent):
-        rows = np.flatnonzero(agent == code)
-        groups = np.unique(group[rows])
-        having = {name: rows[present[rows]] for name, present in table.present.items() if present[rows].any()}
-        values = {
-            "rows": len(rows),
-            "groups": len(groups),
-            "zero_variance": flat[groups].mean(),
-            "singles": single[groups].mean(),
-            "reward": result.reward[rows].mean(),
-            **{f"reward/{name}": table.rewards[name][rows_of].mean() for name, rows_of in having.items()},
-            "advantage_mean": result.advantage[rows].mean(),
-            "advantage_std": result.advantage[rows].std(),
-            "response_length": table.length[rows].mean(),
-            "invalid": table.invalid[rows].mean(),
-        }
-        statistics[table.role.names[code]] = {name: float(value) for name, value in values.items()}
-    return statistics

@@ -129,15 +129,10 @@ class TreeMean(Returns):
 class GAE(_SessionSum):
     """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
 
-    Generalised advantage estimation: the baseline is a critic's value instead of a group statistic. V after the agent's
-    last turn is 0; the critic is trained towards the target A_t + V_t.
-
-    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16), with a turn as the action and t counting the
-    agent's own turns in the session, by index: also those in concurrent lanes, and with a critic of the joint
-    observation (MAPPO, arXiv 2103.01955), since rewards are on the rows of the agent that earned them. V(o), column
-    `value` of the rows, is a critic's (marl.critic) value of the observation before the action. With lam = 1, A_t is
-    the discounted return minus V(o_t); with lam = 0 it is the TD error delta_t. An agent with a frozen policy has no
-    values and A = 0.
+    Generalised advantage estimation (docs/algorithms.md, Critics): V(o), column `value` of a row, is a critic's value
+    of the observation before the action, and 0 after the agent's last turn; t counts its turns in the session by index,
+    also in concurrent lanes. The critic's target is A_t + V_t. An agent with a frozen policy has A = 0.
+    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
 
     Attributes:
         critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.

@@ -173,13 +173,14 @@ class RowTable:
     def column(self, name: str) -> FloatArray:
         """[n] a column that a column function computed (`Algorithm.columns`). MarlError for an unknown column, or with
         the first row that lacks it; `numbers` has NaN for such rows."""
-        values: FloatArray = self._computed(name, self.numbers)
-        self.check(np.isfinite(values), f"lacks column '{name}'")
-        return values
+        check_known("column", name, self.numbers)
+        self.check(np.isfinite(self.numbers[name]), f"lacks column '{name}'")
+        return self.numbers[name]
 
     def token_column(self, name: str) -> TokenArray:
         """[n] a computed column with a number per response token: arrays [length]. MarlError as in `column`."""
-        values: TokenArray = self._computed(name, self.tokens)
+        check_known("column", name, self.tokens)
+        values = self.tokens[name]
         right = [len(row) == length and np.isfinite(row).all() for row, length in zip(values, self.length, strict=True)]
         self.check(np.array(right), f"needs a finite number per response token in column '{name}'")
         return values
@@ -221,6 +222,14 @@ class RowTable:
         """MarlError with the first row that is not `right` [n]."""
         if (row := first_true(~right)) is not None:
             raise MarlError(f"row '{self.key(row)}' {problem}")
+
+    def check_finite(self, values: FloatArray, label: str) -> None:
+        """MarlError with the first row whose value [n] is not finite."""
+        if (row := first_true(~np.isfinite(values))) is not None:
+            where = f"row '{self.key(row)}' (agent '{self.agent.value(row)}')"
+            raise MarlError(
+                f"the {label} of {where} is {values[row]}: a reward is not finite, or too large for float64"
+            )
 
     def check_roles(self, present: BoolArray, lacks: str) -> None:
         """MarlError for a row that is not `present` [n] although another row of its role is."""
@@ -287,10 +296,6 @@ class RowTable:
         check_known("column", column, (*LABELS, *COUNTS))
         # in a tree, candidates of two agents of a role are of different states: each agent has groups of its own
         return self.role if column == "agent" and not self.node.names else getattr(self, column)
-
-    def _computed(self, name: str, columns: Mapping[str, Any]) -> Any:
-        check_known("column", name, columns)
-        return columns[name]
 
 
 def _taken(column: Any, rows: IntArray) -> Any:

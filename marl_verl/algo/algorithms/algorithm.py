@@ -8,19 +8,19 @@ from typing import Any, ClassVar, get_type_hints
 import numpy as np
 import yaml
 
-from marl_verl.algo.advantage.columns import FloatArray, first_true, numbers_of
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, numbers_of
 from marl_verl.algo.advantage.estimator import Advantage, AdvantageResult, Estimator, Memory
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.credit import Credit, ReplayCredit, TableCredit
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.sampler import ColumnFunction
-from marl_verl.errors import MarlError, check_returned, shown, user_error
-from marl_verl.options import Find, Part, build, check_type, config_of
+from marl_verl.errors import MarlError, user_error
+from marl_verl.options import Find, Part, build, check_type, config_of, parts_of
 from marl_verl.team import AgentConfig
 
 QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
-"""NumPy does not warn: `_finite` raises with the row."""
+"""NumPy does not warn: `RowTable.check_finite` raises with the row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,11 +76,8 @@ class Algorithm:
 
     def parts(self) -> Iterator[Part]:
         """The parts, and the parts of parts."""
-        waiting = [self.rewards, *self.credit, self.advantage, *self.metrics]
-        for part in waiting:
-            yield part
-            values = (getattr(part, field.name) for field in dataclasses.fields(part))  # type: ignore[arg-type]
-            waiting += [value for value in values if isinstance(value, Part)]
+        for part in (self.rewards, *self.credit, self.advantage, *self.metrics):
+            yield from parts_of(part)
 
     def describe(self) -> str:
         """The options in one line for the log, as in a recipe, with short names of parts."""
@@ -105,22 +102,17 @@ class Algorithm:
         Rows of untrained agents (`RowTable.untrained`) enter no statistic. Permuting the rows permutes the result bit
         for bit. MarlError: a row lacks what a part needs, or a number is not finite.
         """
-        order = table.order()
-        rows, reward = self._mixed(table.take(order))
+        order, rows, reward = self._mixed(table)
         compared = rows.compared
-        trained = rows.take(compared)
-        result = _checked(self.advantage.compute(trained, reward[compared]), trained, self.advantage.described)
-        of_rows = np.empty(len(table))
-        of_rows[order] = reward
-        return result.spread(order[compared], of_rows)
+        result = self.advantage.checked(rows.take(compared), reward[compared])
+        return result.spread(order[compared], reward[np.argsort(order)])
 
     @QUIET
     def recall(self, table: RowTable, memory: Memory) -> tuple[RowTable, Memory]:
         """The table with the columns that the advantage computes from earlier steps, and the memory after this step."""
         if not self.advantage.remembers:
             return table, memory
-        order = table.order()
-        rows, reward = self._mixed(table.take(order))
+        order, rows, reward = self._mixed(table)
         compared = rows.compared
         columns, after = self.advantage.recall(rows.take(compared), reward[compared], memory)
         numbers = {**table.numbers, **{name: np.full(len(table), np.nan) for name in columns}}
@@ -128,13 +120,14 @@ class Algorithm:
             numbers[name][order[compared]] = values
         return dataclasses.replace(table, numbers=numbers), after
 
-    def _mixed(self, table: RowTable) -> tuple[RowTable, FloatArray]:
-        """The table, which is sorted by key, with the credits; and the mixed reward of its rows."""
+    def _mixed(self, table: RowTable) -> tuple[IntArray, RowTable, FloatArray]:
+        """The order of the rows by key; and in this order the table with its credits, and its mixed reward."""
         consumed = frozenset(self.advantage.consumed()).union(*(credit.consumed() for credit in self.credit))
-        table = dataclasses.replace(self.credited(table), own=consumed)
+        order = table.order()
+        table = dataclasses.replace(self.credited(table.take(order)), own=consumed)
         reward = numbers_of(self.rewards.compute(table), len(table), self.rewards.described)
-        _finite(reward, table, "mixed reward")
-        return table, reward
+        table.check_finite(reward, "mixed reward")
+        return order, table, reward
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
         """The reward components that a run sets while sampling."""
@@ -165,7 +158,7 @@ class Algorithm:
         counts = np.zeros(len(table), dtype=np.bool_)
         for rows in (compared, np.setdiff1d(np.arange(len(table)), compared)):  # untrained agents are by themselves
             if len(rows):
-                counts[rows] = self.advantage.returns.team_rows(table.take(rows))
+                counts[rows] = self.advantage.team_rows(table.take(rows))
         return table.with_team(counts)
 
 
@@ -182,25 +175,3 @@ def step_document(
         "advantage": result.advantage.tolist(),
         **({} if result.tokens is None else {"tokens": [values.tolist() for values in result.tokens]}),
     }
-
-
-def _checked(result: AdvantageResult, table: RowTable, label: str) -> AdvantageResult:
-    """The result of an estimator. MarlError unless it has a finite number for each row, and for each token if any."""
-    check_returned(result, AdvantageResult, f"{label} must return an AdvantageResult")
-    numbers = {name: getattr(result, name) for name in ("ret", "reward", "baseline", "scale", "group", "sample")}
-    for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
-        numbers_of(values, len(table), f"'{name}' of {label}")
-    _finite(result.scale, table, "scale")  # an infinite scale would silently make the advantage 0
-    for values in (result.advantage, *result.shared.values()):
-        _finite(values, table, "advantage")
-    for row, values in enumerate(() if result.tokens is None else result.tokens):
-        if len(values) != table.length[row] or not np.isfinite(values).all():
-            tokens = f"the {table.length[row]} tokens of row '{table.key(row)}'"
-            raise MarlError(f"{label} returns {shown(values.tolist())} for {tokens}: return a finite number for each")
-    return result
-
-
-def _finite(values: FloatArray, table: RowTable, label: str) -> None:
-    if (row := first_true(~np.isfinite(values))) is not None:
-        where = f"row '{table.key(row)}' (agent '{table.agent.value(row)}')"
-        raise MarlError(f"the {label} of {where} is {values[row]}: a reward is not finite, or too large for float64")

@@ -10,14 +10,8 @@ from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run
 from marl_verl.episode.turn import changed
 
 PartialValue = Literal["proposal", "latest", "rollout", "zero"]
-"""How a state before the end of the workflow is valued:
-
-    proposal    score of the latest proposal (`team.propose`) since the parent state; without one, as "rollout", since
-                an older proposal would give all candidates the same value
-    latest      score of the latest proposal, even an older one; without one, as "rollout". For agents with role rewards
-    rollout     score at the end of one continuation
-    zero        0
-"""
+"""How a state before the end of the workflow is valued (docs/sampling.md): by the latest proposal (`team.propose`), of
+"proposal" only by one since the parent state; without one, and of "rollout", by one rollout to the end; or 0."""
 
 SESSION = 0  # a tree is a single session of its task
 

@@ -249,11 +249,8 @@ class BestOf(Sampler):
     """
 
     one_side: ClassVar[str | None] = "it chooses an episode by one public score of the whole team"
+    public = True
     episodes: Count = 8
-
-    @property
-    def public(self) -> bool:
-        return True
 
     async def sample(self, context: SamplingContext) -> Sample:
         judged, failures = await _attempts(context, self.episodes, _judged)

@@ -1,18 +1,8 @@
 """Checkpoints of a whole team: all state that is needed to resume a run, and what the resumed run must have in common.
 
-policies/NAME/   of each trained policy: verl's sharded model, optimiser, learning-rate schedule and random state
-critics/NAME/    the same for each critic
-curriculum/      success rates of the tasks, with a curriculum
-advantage/       what an advantage remembers of earlier steps, if it does
-NAME/            of other parts: what they save themselves
-data.pt          the position in the data
-random.pt        the driver's random state: Python's, NumPy's, torch's
-schedule.pt      the state of the schedule, if it has any
-team.json        the step, the resume fingerprint (`fingerprint`), the plugins, and every file with its size
-
-The fingerprint contains the `marl` section except paths, time limits, validation, and settings of stored files, so a
-new key is included by default. Of verl's sections it contains keys that determine weights, data and their order, and
-objective.
+docs/checkpoints.md lists its files. The fingerprint contains the `marl` section except paths, time limits, validation,
+and settings of stored files, so a new key is included by default. Of verl's sections it contains keys that determine
+weights, data and their order, and objective.
 """
 
 import dataclasses
@@ -29,7 +19,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.parts import algorithm_of
+from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.config.stored import marl_section, team_of
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import states
@@ -157,6 +147,8 @@ def resume_fingerprint(config: DictConfig) -> Nested:
     }
     mine["run"] = {name: marl["run"][name] for name in ("seed", *states(marl["run"]))}
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
+    for agent in mine["agents"].values():
+        del agent["algorithm"]  # its advantage is in the team's algorithm, its loss in the section of its policy
     mine["policies"] = {name: _policy(policy, config) for name, policy in team.policies.items()}
     mine["algorithm"] = {"name": team.algorithm.name, "options": algorithm_of(team).options()}
     return json.loads(json.dumps({"marl": mine, "data": _chosen(config.data, DATA)}, default=str))
@@ -206,7 +198,8 @@ def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
     names = [("tasks", team.task.name), ("workflows", team.workflow.name), ("algorithms", team.algorithm.name)]
     names += [("samplers", name) for name in (algorithm.sampler, marl["validation"]["sampler"] or "independent")]
     names += [("rewards", agent.reward) for agent in team.agents.values() if agent.reward is not None]
-    names += [("losses", policy.loss or algorithm.loss) for policy in team.policies.values()]
+    names += [("algorithms", agent.algorithm.name) for agent in team.agents.values() if agent.algorithm is not None]
+    names += [("losses", loss_of(team, policy)[0]) for policy in team.policies]
     used = {entry.source for kind, name in names for entry in known.find(kind, name)}  # not all need be registered
     used |= {source for source in known.loaded if source.distribution in files}
     used.add(next(iter(known.loaded)))  # the built-in parts come first

@@ -48,9 +48,11 @@ def scripted(coder: Any, tester: Any, task: Task = TASK, turns: int = 1) -> Scri
     return ScriptedContext(CoderTester(turns=turns), task, policy, tasks=CodeWithTests(seconds=20), rewards=rewards)
 
 
-def rewarded(coder: str, tester: str, task: Task = TASK) -> dict[str, float]:
-    (episode,) = asyncio.run(Independent(episodes=1).sample(scripted(coder, tester, task))).episodes
-    return {turn.agent: turn.rewards["role"] for turn in episode.turns}
+def rewarded(coder: Any, tester: Any, task: Task = TASK, turns: int = 1) -> dict[str, list[float]]:
+    """The role rewards of each agent, by turn."""
+    (episode,) = asyncio.run(Independent(episodes=1).sample(scripted(coder, tester, task, turns))).episodes
+    agents = ("coder", "tester")
+    return {agent: [turn.rewards["role"] for turn in episode.turns if turn.agent == agent] for agent in agents}
 
 
 def test_a_program_that_passes_the_testers_tests_ends_it() -> None:
@@ -73,7 +75,10 @@ def test_calls_are_run_as_calls_and_no_reference_scores_the_tester_by_the_coder(
     assert "class `Solution` with its method `add`" in run.turns[0][0].observation[0]["content"]
     assert "calls of Solution.add" in run.turns[1][0].observation[0]["content"]
     for coder, expected in ((METHOD, 1.0), (program("print(3)"), 0.0)):
-        assert rewarded(coder, tester, CALLS) == {"coder": 2 * expected, "tester": expected}
+        assert rewarded(coder, tester, CALLS) == {"coder": [2 * expected], "tester": [expected]}
+    # without tests in a turn the last ones before it count, and the program of the same turn
+    rates = rewarded([SQUARE, SQUARE, SQUARE, RIGHT], ["none", GOOD, HALF, "none"], turns=4)["tester"]
+    assert rates == pytest.approx([0 + 2 / 3, 1 + 2 / 3, 0.5 + 2 / 3, 0.5 + 1])
 
 
 def test_a_tree_samples_no_token_that_is_not_a_row() -> None:

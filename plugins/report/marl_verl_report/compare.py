@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
+from marl_verl.config.compose import compose
 from marl_verl.errors import MarlError
 from marl_verl.files import write_json
 from marl_verl.inspect.run_files import Run
@@ -56,6 +57,11 @@ def run(options: argparse.Namespace) -> int:
     if options.seeds < 2 or options.jobs < 1 or (options.margin is not None and not options.margin > 0):
         raise MarlError("--seeds must be at least 2, --jobs at least 1, and --margin above 0")
     arms = parsed(options)
+    for arm in arms if metric.startswith("validation/") else ():
+        if compose(arm.recipe, arm.overrides).trainer.test_freq < 0:
+            raise MarlError(
+                f"trainer.test_freq is -1 in {arm.recipe}, so that no run has {metric}: set it, or --measure"
+            )
     folder = options.dir or Path("runs", "-".join(["compare", *(arm.recipe.stem for arm in arms)]))
     values: Values = ({}, {})
     level = decide.level(len(decide.looks(options.seeds)))

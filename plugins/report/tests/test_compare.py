@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from marl_verl_report import decide
 from marl_verl_report.decide import estimate, inside, quantile
+from omegaconf import OmegaConf
 
 from marl_verl import api
 from marl_verl.cli.main import main
@@ -36,7 +37,11 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         (folder / "starts.json").write_text(json.dumps([{"arguments": [str(recipe), *overrides]}]))
         (folder / "summary.json").write_text("{}")
 
+    def compose(recipe: Path, overrides: Any) -> Any:
+        return OmegaConf.create({"trainer": {"test_freq": -1 if "trainer.test_freq=-1" in overrides else 10}})
+
     monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr("marl_verl_report.compare.compose", compose)
     monkeypatch.setattr("marl_verl_report.arms._import_once", lambda jobs: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team.yaml").write_text("defaults: [marl_trainer, _self_]\n")
@@ -67,6 +72,9 @@ def test_a_clear_difference_ends_at_the_first_look(recipe: str, capfd: pytest.Ca
     capfd.readouterr()
     assert main(["compare", recipe, "--variant worse", "--seeds", "30", "x=2"]) == 2
     assert "is a run of another command" in capfd.readouterr().err
+    assert main(["compare", recipe, "trainer.test_freq=-1", "--dir", "d"]) == 2
+    assert "so that no run has validation/success: set it, or --measure" in capfd.readouterr().err
+    assert not Path("d").exists()
 
 
 def test_what_is_not_decided_says_how_many_seeds_would(recipe: str, capfd: pytest.CaptureFixture[str]) -> None:

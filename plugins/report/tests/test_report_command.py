@@ -148,7 +148,7 @@ def test_a_run_that_has_stopped(tmp_path: Path) -> None:
     (folder / ".lock").unlink()
     (step := folder / "checkpoints" / "step_2").mkdir(parents=True)
     (step / "team.json").write_text("{}")
-    assert state() == (False, f"{stopped} Continue with: marl-verl train --resume {folder}")
+    assert state() == (False, f"{stopped} Continue from step 2 with: marl-verl train --resume {folder}")
     (folder / "summary.json").write_text("{}")
     assert state() == (False, None)
 

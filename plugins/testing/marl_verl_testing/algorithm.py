@@ -91,14 +91,15 @@ class _Check:
         return [f"{name}: {values.tolist()}" for name, values in _numbers(self.again(self.rows)).items()]
 
     def groups(self) -> None:
-        columns = self.result.group_by
-        keys = [tuple(self.table.value(column, row) for column in columns) for row in range(len(self.rows))]
+        roles = [str(self.table.value("agent", row)) for row in range(len(self.rows))]
+        columns = [self.result.roles.get(role, self.result.group_by) for role in roles]
+        keys = [tuple((name, self.table.value(name, row)) for name in names) for row, names in enumerate(columns)]
         by_key: dict[Any, list[int]] = {}
         for row, key in enumerate(keys):
             by_key.setdefault(key, []).append(row)
         for row, key in enumerate(keys):
             members = self.result.members(row).tolist()
-            message = f"is compared with {self.named(members)}; those that agree in {columns} are"
+            message = f"is compared with {self.named(members)}; those that agree in {columns[row]} are"
             must(members == by_key[key], f"{self.named([row])} {message} {self.named(by_key[key])}")
 
     def permuted(self) -> None:
