@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (21_700, 18_000),
     "raises per 1,000 lines of the core": (10.3, 12),
-    "lines of distributions": (18_090, 17_000),
-    "lines of tests": (32_380, 32_000),
+    "lines of distributions": (18_100, 17_000),
+    "lines of tests": (32_630, 32_000),
     "exported names": (109, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
