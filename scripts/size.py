@@ -13,7 +13,7 @@ LIMITS = {
     "lines of the core": (21_700, 18_000),
     "raises per 1,000 lines of the core": (10.3, 12),
     "lines of distributions": (18_100, 17_000),
-    "lines of tests": (32_630, 32_000),
+    "lines of tests": (32_700, 32_000),
     "exported names": (109, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),

@@ -181,5 +181,5 @@ def test_a_student_learns_in_one_process_and_explain_names_its_teacher(tmp_path:
         tmp_path / "run", "teams/distilled", "marl.policies.student.model={lora_rank: 4, lora_alpha: 8}", tiny=20
     )
     check(run, still={"big"})
-    assert run.lines("policy/student/reverse_kl")
-    assert "the loss of policy student also has teacher big (reverse-kl, weight 1)" in explain(run.folder).text()
+    assert run.lines("policy/student/distillation/loss")
+    assert "the loss of policy student also has teacher big (forward-topk, weight 1)" in explain(run.folder).text()
