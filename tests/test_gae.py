@@ -13,10 +13,10 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows as Kind
 from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.algo.algorithms.presets import gae as reference
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
 from tests.batches import FIT, Rows, algorithm, row
-from tests.references import gae as reference
 
 UNIT = st.floats(0, 1)
 

@@ -1,6 +1,7 @@
 """An algorithm per agent: a role's advantages are those of its own estimator, on its own rows."""
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,15 +13,29 @@ from marl_verl_testing import check_algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, AdvantageResult, Discounted, FloatArray, PerRole, RowTable
-from marl_verl.algo.algorithms import Algorithm, in_groups, rewards_of
+from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.algorithms.algorithm import step_document
+from marl_verl.algo.algorithms.presets import grpo, reinforce_pp
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.errors import MarlError
 from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import Rows, episodes, keep, row
-from tests.references import grpo, per_role, reinforce_pp
+
+
+def per_role(rows: PlainRows, roles: Mapping[str, Callable[..., list[float]]], others: Any) -> list[float]:
+    """The rows of each of `roles` by themselves, and the rest by themselves; "worker#2" is a worker."""
+    parts: dict[Any, list[int]] = {}
+    for place in range(len(rows)):
+        role = rows[place]["agent"].partition("#")[0]
+        parts.setdefault(role if role in roles else None, []).append(place)
+    advantages = [0.0] * len(rows)
+    for role, places in parts.items():
+        for place, value in zip(places, roles.get(role, others)([rows[place] for place in places]), strict=True):
+            advantages[place] = value
+    return advantages
+
 
 POLICIES = {"planner": "one", "solver": "one", "verifier": "two"}
 BY_AGENT = {"options": {"advantage": {"group": "agent", "singleton": "zero"}}}

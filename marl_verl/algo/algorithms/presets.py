@@ -1,6 +1,10 @@
-"""The presets of the core: each with its parts and the equation; and two functions for references, on plain rows."""
+"""The presets of the core: each with its parts, the equation, and a straight-line reference function.
 
-from collections.abc import Mapping, Sequence
+References take plain rows (`RowTable.from_rows`) and return advantages: the equation as code, without parts. A test
+compares them with the composed algorithms on random rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -78,6 +82,41 @@ MAPPO, arXiv 2103.01955.
 """
 
 
+def grpo(rows: PlainRows) -> list[float]:
+    return in_groups(rewards_of(rows), rows, ["uid"], raw=True)
+
+
+def grpo_trajectory_mean(rows: PlainRows) -> list[float]:
+    sessions: dict[Any, list[float]] = {}
+    for row, reward in zip(rows, rewards_of(rows), strict=True):
+        sessions.setdefault((row["uid"], row["session"]), []).append(reward)
+    means = [float(np.mean(rewards)) for rewards in sessions.values()]
+    advantages = in_groups(means, [{"uid": uid} for uid, _ in sessions], ["uid"], raw=True)
+    of = dict(zip(sessions, advantages, strict=True))
+    return [of[row["uid"], row["session"]] for row in rows]
+
+
+def reinforce_pp(rows: PlainRows) -> list[float]:
+    return in_groups(rewards_of(rows), rows, [], eps=1e-8)
+
+
+def gae(rows: PlainRows, gamma: float = 1.0, lam: float = 0.95) -> list[float]:
+    """Backwards over each agent's turns in a session: delta = r + gamma V' - V, A = delta + gamma lam A'."""
+    rewards, advantages = rewards_of(rows), np.zeros(len(rows))
+    following: dict[Any, tuple[float, float]] = {}  # V and A of the agent's next turn
+    for i in sorted(range(len(rows)), key=lambda i: -rows[i]["index"]):
+        key = (rows[i]["uid"], rows[i]["session"], rows[i]["agent"])
+        value, advantage = following.get(key, (0.0, 0.0))
+        delta = rewards[i] + gamma * value - rows[i]["value"]
+        advantages[i] = delta + gamma * lam * advantage
+        following[key] = rows[i]["value"], advantages[i]
+    return list(map(float, advantages))
+
+
+def ippo(rows: PlainRows) -> list[float]:
+    return in_groups(gae(rows), rows, ["agent"], eps=1e-8, raw=True)
+
+
 @dataclass(frozen=True)
 class Greedy(Estimator):
     """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task.
@@ -98,6 +137,10 @@ class Greedy(Estimator):
 
 REMAX = Algorithm(sampler="greedy-baseline", advantage=Greedy())
 """A = r - r_greedy. One sampled episode per task is enough. See `Greedy`."""
+
+
+def remax(rows: PlainRows) -> list[float]:
+    return [reward - row["columns"]["greedy"] for row, reward in zip(rows, rewards_of(rows), strict=True)]
 
 
 @dataclass(frozen=True)
@@ -151,6 +194,18 @@ class Decoupled(Estimator):
 
 GDPO = Algorithm(advantage=Decoupled())
 """Each of `keys` normalised over the rows of a task, then summed and whitened over the policy's tokens."""
+
+
+def gdpo(rows: PlainRows, keys: Sequence[str] = ("team",), weights: Sequence[float] = (1.0,)) -> list[float]:
+    parts = [in_groups([row["rewards"][key] for row in rows], rows, ["uid"], raw=True) for key in keys]
+    totals = np.array(weights) @ np.array(parts)
+    advantages = []
+    for row, total in zip(rows, totals, strict=True):
+        mine = [i for i, other in enumerate(rows) if other.get("policy") == row.get("policy")]
+        tokens = np.repeat(totals[mine], [rows[i]["length"] for i in mine])
+        variance = tokens.var(ddof=1) if len(tokens) > 1 else 0.0
+        advantages.append(float((total - tokens.mean()) / np.sqrt(variance + 1e-8)))
+    return advantages
 
 
 @dataclass(frozen=True)
@@ -210,3 +265,27 @@ class GroupInGroup(Estimator):
 
 GIGPO = Algorithm(advantage=GroupInGroup())
 """A = A_episode + A_step: episodes of a task against each other, and steps from one observation against each other."""
+
+
+def gigpo(rows: PlainRows, gamma: float = 0.95, step_w: float = 1.0) -> list[float]:
+    advantages = []
+    for row in rows:
+        episodes = {o["session"]: o["rewards"]["episode"] for o in rows if o["uid"] == row["uid"]}
+        mine = row["rewards"]["episode"]
+        upper = mine - float(np.mean(list(episodes.values()))) if len(episodes) > 1 else mine
+        steps = [_step_return(o, rows, gamma) for o in rows if (o["uid"], o["obs"]) == (row["uid"], row["obs"])]
+        advantages.append(upper + step_w * (_step_return(row, rows, gamma) - float(np.mean(steps))))
+    return advantages
+
+
+def _step_return(row: Mapping[str, Any], rows: PlainRows, gamma: float) -> float:
+    session = [o for o in rows if (o["uid"], o["session"]) == (row["uid"], row["session"])]
+    later = {o["turn"]: o["rewards"]["step"] for o in session if o["turn"] >= row["turn"]}
+    return float(sum(gamma ** (turn - row["turn"]) * reward for turn, reward in later.items()))
+
+
+REFERENCES: Mapping[str, Callable[..., list[float]]] = {
+    **{"grpo": grpo, "grpo-trajectory-mean": grpo_trajectory_mean, "reinforce++": reinforce_pp},
+    **{"ippo": ippo, "mappo": ippo},  # the values are of another critic
+    **{"remax": remax, "gdpo": gdpo, "gigpo": gigpo},
+}
