@@ -160,7 +160,7 @@ def test_updates_equal_those_of_fsdp2(verl_model: Path, case: str, monkeypatch: 
 
 
 POLICY_LOSS = "actor_rollout_ref.actor.policy_loss"
-LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce")
+LOSSES = ("ppo-clip", "ppo-clip-tis", "gspo", "gspo-tis", "reinforce", "hacpo", "imitation")
 PARTED = ("clip_cov", "kl_cov", "geo_mean")  # whose losses depend on the rows of a micro-batch
 MODES = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "sapo", "gpg", "clip_cov", "kl_cov", "geo_mean", "dro", "cispo")
 """Of verl: `policy_loss.loss_mode` of the loss `verl`."""
