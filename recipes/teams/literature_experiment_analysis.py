@@ -2,6 +2,7 @@
 computes the value from both."""
 
 import asyncio
+from functools import partial
 
 from marl_verl_search.answers import tagged
 from marl_verl_search.source import Searching
@@ -15,7 +16,7 @@ NAMES = ("ada", "ben", "cleo", "dan", "eva", "finn", "gil", "hana")
 TAGS = {"reader": "search", "experimenter": "measure", "analyst": "answer"}
 
 
-def measured(name, readings):
+def measured(readings, name):
     return readings[name]
 
 
@@ -23,18 +24,19 @@ class LiteratureExperimentAnalysis(Searching):
     """Literature and experiment are independent of each other, so both agents act at the same time."""
 
     async def run(self, task, team):
+        readings = task.data["readings"]
         laws, reading = await asyncio.gather(
-            self.result(task, team, "reader", self.finder(task), 1),
-            self.result(task, team, "experimenter", measured, task.data["readings"]),
+            self.result(task, team, "reader", lambda name: self.searched(team, "reader", task, name, 1)),
+            self.result(task, team, "experimenter", partial(team["experimenter"].call, measured, readings)),
         )
         action = await team["analyst"].act(f"{' '.join(laws).replace(':', '')} reading {''.join(reading)}")
         return tagged(action.text, "answer") or ""
 
-    async def result(self, task, team, agent, function, argument):
-        """What the search or the experiment of an agent returns; "nothing" if it fails."""
+    async def result(self, task, team, agent, look):
+        """What the search or the experiment of an agent returns; "nothing" where there is none of that name."""
         action = await team[agent].act(f"{TAGS[agent]} {task.prompt}")
         try:
-            return await team[agent].call(function, tagged(action.text, TAGS[agent]) or "", argument)
+            return await look(tagged(action.text, TAGS[agent]) or "")
         except CallError:
             return ["nothing"]
 
