@@ -61,6 +61,7 @@ def test_the_recipe_itself_is_right(base: DictConfig, tmp_path: Path) -> None:
 
 def test_messages_of_values_keys_and_combinations(refused: Callable[[str], str]) -> None:
     messages = {line: re.sub(r"line \d+", "line N", refused(line)) for line, _ in CASES}
+    messages = {line: re.sub(", 'marl:[^']*'", "", message) for line, message in messages.items()}  # of other tests
     assert all("\n" not in message and len(message) < 1000 for message in messages.values())
     if os.environ.get("MARL_VERL_WRITE"):
         MESSAGES.write_text("".join(f"{line} -> {message}\n" for line, message in messages.items()), "utf-8")

@@ -20,6 +20,7 @@ from tests.loops import completed
 SAMPLERS = plugins.load().names("samplers")
 SIZES = {
     **{"independent": "episodes", "best-of": "episodes", "greedy-baseline": "episodes"},
+    **{"demonstrations": "episodes", "shared-rollouts": "episodes"},
     **{"greedy-tree": "candidates", "joint-tree": "joint_actions", "tree-search": "nodes"},
 }
 POLICY = ScriptedPolicy({"solver": lambda act, session, candidate: f"{act.turn}{candidate}", "judge": "fine"})

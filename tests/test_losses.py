@@ -103,7 +103,7 @@ def hand_reinforce(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Ten
 
 def hand_imitation(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Tensors) -> torch.Tensor:
     terms = [row.advantage * (weight * logp).sum() for logp, row, weight in zip(now, rows, weights, strict=True)]
-    return -torch.stack(terms).sum() / TOKENS
+    return -torch.stack(terms).sum() / sum(len(row.response) for row in rows)
 
 
 HANDS: dict[str, tuple[Hand, int]] = {

@@ -54,7 +54,7 @@ class Policies:
                 self.runtimes[name] = self.learner(policy, config, store, beside, group)
         self.learning = {*team.trained}
         self.trained: list[Any] = [self.runtimes[name] for name in team.trained]
-        for student in (policy for policy in self.trained if policy.teaching is not None):
+        for student in (runtime for runtime in self.trained if runtime.policy.teacher):
             student.teaching.begin(self.runtimes, config)
         # critic -> rows of a batch, their observations, and the values that it estimated
         self._read: dict[str, tuple[list[int], Sequence[torch.Tensor], NDArray[np.float64]]] = {}
