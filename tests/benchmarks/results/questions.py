@@ -369,7 +369,7 @@ DISTILLATION = Claim(
     ],
     comparisons=[
         Comparison(
-            f"{name.capitalize()}: at most half of the reward's tokens",
+            f"{name[0].upper()}{name[1:]}: at most half of the reward's tokens",
             "tokens",
             name,
             "reward alone",
