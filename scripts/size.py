@@ -13,8 +13,8 @@ LIMITS = {
     "lines of the core": (21_780, 18_000),
     "raises per 1,000 lines of the core": (10.3, 12),
     "lines of distributions": (18_100, 17_000),
-    "lines of tests": (32_700, 32_000),
-    "exported names": (109, 110),
+    "lines of tests": (32_620, 32_000),
+    "exported names": (107, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
 }
