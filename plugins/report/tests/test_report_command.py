@@ -118,12 +118,20 @@ def test_only_the_scripts_of_the_page_may_run(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("metrics.jsonl", "x\n"), ("config.yaml", "marl: x"), ("rows/step_00001.json.gz", "x")]
+    ("name", "content", "reason"),
+    [
+        ("metrics.jsonl", "x\n", "run 'run' is damaged: "),
+        ("config.yaml", "marl: x", "run 'run' is damaged: "),
+        ("rows/step_00001.json.gz", "x", "'run/rows/step_00001.json.gz' is not JSON: "),
+    ],
 )
-def test_damaged_runs(refused: Refused, tmp_path: Path, name: str, content: str) -> None:
+def test_damaged_runs(
+    refused: Refused, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     folder = run_folder(tmp_path / "run", steps=1)
     (folder / name).write_text(content)
-    assert "run" in refused("report", "run")
+    assert reason in refused("report", "run")
     assert not (folder / "report.html").exists()
 
 
