@@ -14,7 +14,7 @@ LIMITS = {
     "raises per 1,000 lines of the core": (10.3, 12),
     "lines of distributions": (18_100, 17_000),
     "lines of tests": (32_620, 32_000),
-    "exported names": (107, 110),
+    "exported names": (108, 110),
     "kinds of parts": (8, 8),
     "layers": (8, 8),
 }

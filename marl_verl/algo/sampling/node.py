@@ -10,8 +10,9 @@ from marl_verl.episode import Act, Action, Episode, Journal, ReplayMismatch, Run
 from marl_verl.episode.turn import changed
 
 PartialValue = Literal["proposal", "latest", "rollout", "zero"]
-"""How a state before the end of the workflow is valued (docs/sampling.md): by the latest proposal (`team.propose`), of
-"proposal" only by one since the parent state; without one, and of "rollout", by one rollout to the end; or 0."""
+"""How a state before the end of the workflow is valued: "latest" by the score of the latest proposal (`team.propose`),
+"proposal" by that of one made since the parent state, both without such a proposal as "rollout"; "rollout" by the score
+at the end of one continuation; "zero" by 0."""
 
 SESSION = 0  # a tree is a single session of its task
 

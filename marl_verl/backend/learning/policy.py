@@ -63,7 +63,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self.teaching = policy.teacher.teaching(self) if policy.teacher else None
         self._shares = (not self.teaching or self.teaching.shares) and separate_reason(config, self._arr.actor) is None
         mode = str(self._arr.actor.policy_loss.loss_mode)
-        self._numbered = mode.startswith(OWN) and loss_named(mode.removeprefix(OWN)).numbered
+        self.numbered = mode.startswith(OWN) and loss_named(mode.removeprefix(OWN)).numbered
         self._lora = self._arr.model.get("lora_rank", 0) > 0 or self._arr.model.get("lora", {}).get("rank", 0) > 0
 
     @property
@@ -142,7 +142,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
             if not self._correction.bypass_mode:
                 metrics |= self._log_probs(batch, "old_log_probs", "compute_log_prob", entropy=True)
             weights, corrected = correct(self.store, batch, self._correction)
-            if self._numbered:
+            if self.numbered:
                 size, weights = len(batch) // (ranks * updates), [WEIGHTS]
                 numbers = [(1 + row // size % updates) * ("source" in tag) for row, tag in enumerate(batch.tags)]
                 rows_of = zip(numbers, batch.tags, strict=True)

@@ -165,6 +165,6 @@ def test_two_updates_follow_the_gradient_of_the_equations(verl_model: Path) -> N
         with torch.no_grad():
             for weight in model.parameters():
                 weight -= weight.grad
-    found = {name: before[name] - weight for name, weight in actor.weights().items()}
-    assert close(found, {name: first[name] - weight.detach() for name, weight in model.named_parameters()})
+    change = {name: before[name] - weight for name, weight in actor.weights().items()}
+    assert close(change, {name: first[name] - weight.detach() for name, weight in model.named_parameters()})
     assert actor.calls == ["update_actor"]  # the old log-probs are those of sampling

@@ -53,7 +53,7 @@ class Human:
         self._trained, self._left, self._acting = trained, False, asyncio.Lock()
 
     def check(self, training: bool, local: bool) -> None:
-        """MarlError for a training run that did not ask for a person, and where nobody can act."""
+        """MarlError for a training run that did not ask for a person, and without a terminal or page to act on."""
         self._left, self._acting = False, asyncio.Lock()  # of this run's event loop
         if training and not self._trained:
             raise MarlError("a person would type every action of the training. If so, set script: human-in-training")

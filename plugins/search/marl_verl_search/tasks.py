@@ -64,7 +64,7 @@ def gaia_question(row: Fields) -> Task:
 
 
 def webwalker(row: Fields) -> Task:
-    """`question` and the website `root_url` make the prompt. `answer` may be a sentence, so that the metric is `f1`."""
+    """The prompt is `question` with the website, `root_url`. `answer` may be a sentence, so that the metric is `f1`."""
     task = _task(row, row.texts("answer"), metric="f1")
     return Task(task.id, f"{task.prompt}\n\nThe answer is on this website: {row.text('root_url')}", task.data)
 

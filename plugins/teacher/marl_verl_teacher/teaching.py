@@ -24,13 +24,13 @@ from verl.utils.metric import Metric
 from verl.workers.config import DistillationConfig, DistillationLossConfig
 
 from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
+from marl_verl.backend.learning.policy import WEIGHTS
 from marl_verl.backend.protocol import Rows, Runtime
 from marl_verl.errors import MarlError
 from marl_verl_teacher.reading import read, same_tokens
 from marl_verl_teacher.teacher import LOSS_MODES, Teacher
 
 FIELDS = ("teacher_logprobs", "teacher_ids")  # of a row of n tokens: [n, k], each at the token before it
-WEIGHTS = "rollout_is_weights"
 
 
 class Teaching:
@@ -53,7 +53,7 @@ class Teaching:
         """Find the teacher among the policies of a run. MarlError if it cannot teach the student."""
         name = self.settings.policy
         self.runtime, student = runtimes[name], config.policies[self.student.name].actor_rollout_ref.model
-        if self.student._numbered:  # verl would take the numbers for weights of the teacher's loss
+        if self.student.numbered:  # verl would take the numbers for weights of the teacher's loss
             raise MarlError(
                 f"policy '{self.student.name}' has a teacher and learns from others' rows: remove one of the two"
             )

@@ -105,7 +105,7 @@ def served(model: Any, tokenizer: Any) -> Any:
         positions: list[Any] = [None]
         for token, values in zip(row[1:].tolist(), log_probs[:-1], strict=True):
             ids = [token, *values.topk(request["prompt_logprobs"]).indices.tolist()]
-            positions.append({str(each): {"logprob": float(values[each]), "rank": 1} for each in ids})
+            positions.append({str(likely): {"logprob": float(values[likely]), "rank": 1} for likely in ids})
         choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_logprobs": positions}
         return Reply({"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]})
 
@@ -140,7 +140,7 @@ def test_another_vocabulary_is_refused(model: Any, tmp_path: Path) -> None:
     paths = {"small": tmp_path, "big": model.folder}
     part = {"tokenizer_path": None, "trust_remote_code": False}
     sections = {name: {"actor_rollout_ref": {"model": {**part, "path": str(path)}}} for name, path in paths.items()}
-    teaching = Teacher("big").teaching(SimpleNamespace(name="small", _numbered=False))
+    teaching = Teacher("big").teaching(SimpleNamespace(name="small", numbered=False))
     with pytest.raises(MarlError, match="teacher 'big' of policy 'small' has another vocabulary"):
         teaching.begin({"big": runtime(model)}, OmegaConf.create({"policies": sections}))
 

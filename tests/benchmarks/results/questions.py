@@ -173,8 +173,8 @@ SHARED_ROLLOUTS = Claim(
     ),
     setting=(
         "[Tests of digits](../recipes/hacpo/README.md), answered by a model whose tokens are words and one with "
-        "byte-pair tokens. Both arms sample equally many episodes of each, for training on new tasks; success is "
-        "theirs. The settings were chosen on seed 1000."
+        "byte-pair tokens. The arms sample equally many episodes of each, the last twice as many; success is that of "
+        "these episodes, on new tasks. The settings were chosen on seed 1000."
     ),
     arms=[
         arm("shared", "hacpo"),
