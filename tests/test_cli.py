@@ -54,7 +54,6 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         pytest.fail("a trainer was started: this command had to be refused, or lacks --dry-run")
 
     monkeypatch.setattr("marl_verl.run.supervisor.TrainerProcess", no_trainer)
-    monkeypatch.setattr(prepare, "make_run_directory", no_trainer)
 
 
 def test_a_mistaken_command(refused: Refused) -> None:
