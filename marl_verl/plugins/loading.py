@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,6 @@ from typing import Any
 
 import pluggy
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from marl_verl.errors import MarlError, MarlWarning, check_known, shown, unknown, user_error
 from marl_verl.extensions import missing_extras
@@ -166,8 +166,10 @@ def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
     installed: dict[Source, Callable[[], object]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         if only is None or point.name in only.split(","):
-            distribution = (point.dist.metadata["Name"], point.dist.version) if point.dist else ("unknown", "unknown")
-            installed[Source(point.name, *distribution, point.value)] = functools.partial(_load_point, point)
+            metadata: Any = point.dist.metadata if point.dist else {"Name": "unknown", "Version": "unknown"}
+            requires = metadata.get_all("Requires-Dist", ()) if point.dist else ()  # each access to it parses it again
+            source = Source(point.name, metadata["Name"], metadata["Version"], point.value)
+            installed[source] = functools.partial(_load_point, point, requires)
     ordered = sorted(installed, key=lambda source: (source.distribution, source.plugin))
     candidates: Imports = {BUILTIN: lambda: builtins, **{source: installed[source] for source in ordered}, **more}
     manager = pluggy.PluginManager(PROJECT)
@@ -185,14 +187,20 @@ def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
     return plugins
 
 
-def _load_point(point: importlib.metadata.EntryPoint) -> object:
+def _load_point(point: importlib.metadata.EntryPoint, requires: Iterable[str]) -> object:
     """Import the plugin of an entry point. MarlError where its distribution requires another version of marl-verl."""
-    for requirement in map(Requirement, (point.dist.requires if point.dist else None) or ()):
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        fits = requirement.specifier.contains(__version__, prereleases=True)
-        if canonicalize_name(requirement.name) == "marl-verl" and applies and not fits:
-            raise MarlError(f"it requires marl-verl {requirement.specifier}, but this is {__version__}")
+    for line in requires:
+        if re.match(r"marl[-_.]verl\b(?![-_.])", line, re.IGNORECASE) and (other := _other_version(line)):
+            raise MarlError(f"it requires marl-verl {other}, but this is {__version__}")
     return point.load()
+
+
+@functools.cache
+def _other_version(requirement: str) -> str:
+    """The versions of a requirement, where they apply and this one is not among them; else ""."""
+    parsed = Requirement(requirement)
+    applies = parsed.marker is None or parsed.marker.evaluate({"extra": ""})
+    return str(parsed.specifier) if applies and not parsed.specifier.contains(__version__, prereleases=True) else ""
 
 
 def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object], parts: Registry) -> tuple[str, ...]:
