@@ -1,13 +1,11 @@
-"""Tags, verdicts and clipping of agents' texts."""
+"""Tags of agents' texts, and the tokens that an act reads from other agents."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from marl_verl_search.answers import tagged
 
 from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.episode.communication import read_lengths
-from marl_verl.tasks import Task, clipped, verdict
+from marl_verl.tasks import Task
 
 
 @pytest.mark.parametrize(
@@ -15,25 +13,6 @@ from marl_verl.tasks import Task, clipped, verdict
 )
 def test_the_content_of_a_tag(text: str, found: str | None) -> None:
     assert tagged(text, "answer") == found
-
-
-def test_a_verdict_is_one_word_in_tags() -> None:
-    texts = (
-        "x <VERIFY> Reject </verify> y",
-        "<verify>reject</verify> <verify>approve</verify>",
-        "<verify>maybe</verify>",
-    )
-    assert [verdict(text, ("approve", "reject")) for text in texts] == ["reject", None, None]
-
-
-@given(st.text(max_size=60), st.integers(8, 60))
-def test_a_clipped_text_fits_and_keeps_its_ends(text: str, most: int) -> None:
-    short = clipped(text, most)
-    assert len(short) <= max(most, 7)
-    assert short == text or (len(text) > most and short[-1] == text[-1])
-
-
-# Tokens that an act reads from other agents
 
 
 TASK = Task("t", "Add the numbers.\nreturn the sum", {})

@@ -10,6 +10,7 @@ from marl_verl_code import coder_tester
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.coder_tester import CODER, TESTER, CoderTester, written
 from marl_verl_code.sets import apps, livecodebench
+from marl_verl_datasets import Fields
 from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner, game, program
 from marl_verl_games.plan_path import PlanPath
 from marl_verl_games.sokoban import SokobanTasks
@@ -18,7 +19,6 @@ from marl_verl_tiny.grid import cells
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.algo.sampling import Independent
-from marl_verl.tasks import Fields
 
 REWARDS = Path(__file__).resolve().parents[4] / "shared" / "golden" / "rewards"
 CODE = {CODER: coder_tester.coder_reward, TESTER: coder_tester.tester_reward}

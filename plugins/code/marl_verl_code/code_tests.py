@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar, Literal, TypeVar
 
+from marl_verl_datasets import PublicTasks
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds, current
 
 from marl_verl import MarlError, Task
 from marl_verl.errors import shown
-from marl_verl.tasks import PublicTasks
 from marl_verl_code.sets import SETS
 
 Which = Literal["public", "private"]

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from marl_verl_datasets import PublicTasks
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
 from marl_verl import MarlError, Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.tasks import PublicTasks
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
 from marl_verl_code.code_tests import run_all, share
 from marl_verl_code.sets import SETS

@@ -22,7 +22,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from marl_verl.tasks import Fields, LeftOut, PublicSet, Task
+from marl_verl_datasets import Fields, LeftOut, PublicSet
+
+from marl_verl.tasks import Task
 
 Tests = list[dict[str, Any]]
 PYTHON3 = 3  # CodeContests' number of the language

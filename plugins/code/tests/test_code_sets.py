@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from marl_verl_code.code_tests import CodeWithTests
 from marl_verl_code.joint_code import JointCode
+from marl_verl_datasets import PublicTasks
 
 from marl_verl import MarlError, Task
-from marl_verl.tasks import PublicTasks
 
 TEST = '''
 METADATA = {"author": "unknown"}

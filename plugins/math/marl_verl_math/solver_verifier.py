@@ -6,10 +6,11 @@ code silently treats an unparseable verdict as approval; here this is an option,
 
 from typing import Literal
 
+from marl_verl_datasets import clipped, verdict
+
 from marl_verl import Task, Workflow
 from marl_verl.episode import Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl.tasks import clipped, verdict
 from marl_verl_math.answers import boxed
 from marl_verl_math.tasks import right
 

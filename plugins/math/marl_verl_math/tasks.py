@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Split, Task, task_id
+from marl_verl_datasets import Fields, LeftOut, PublicSet, PublicTasks, task_id
+
+from marl_verl.tasks import Split, Task
 from marl_verl_math.answers import boxed
 from marl_verl_math.matcher import same
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 import httpx
+from marl_verl_datasets import Fields
 
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Fields, read_rows
+from marl_verl.tasks import read_rows
 from marl_verl_search.source import Index
 
 WEB = "web"

@@ -7,10 +7,12 @@ parsed, the authors' code silently takes it as "yes"; here this is an option, an
 import json
 from typing import Literal
 
+from marl_verl_datasets import clipped, verdict
+
 from marl_verl import Task
 from marl_verl.episode import Action, CallError, Episode, Team, Turn
 from marl_verl.options import Positive
-from marl_verl.tasks import clipped, quick, verdict
+from marl_verl.tasks import quick
 from marl_verl_search.answers import normalised, tagged
 from marl_verl_search.source import Searching
 from marl_verl_search.tasks import answers_of

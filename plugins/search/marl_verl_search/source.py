@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marl_verl_datasets import Fields
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import CallError, Team
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Fields, read_rows
+from marl_verl.tasks import read_rows
 
 PARAGRAPHS = "paragraphs"
 SECONDS, TRIES = 60.0, 3

@@ -7,8 +7,10 @@ A task's `data` has `answers`, any of which is right (or `answer` and `aliases`)
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from marl_verl_datasets import Fields, LeftOut, PublicSet, PublicTasks, task_id
+
 from marl_verl.errors import unknown
-from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Split, Task, task_id
+from marl_verl.tasks import Split, Task
 from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
 
 Paragraphs = list[dict[str, str]]

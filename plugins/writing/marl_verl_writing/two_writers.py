@@ -10,10 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+from marl_verl_datasets import Fields, PublicSet, PublicTasks, task_id
+
 from marl_verl import Task, Workflow
 from marl_verl.episode import Team
 from marl_verl.options import Positive
-from marl_verl.tasks import DrawnTasks, Fields, PublicSet, PublicTasks, task_id
+from marl_verl.tasks import DrawnTasks
 from marl_verl_writing.levels import BANDS, Band, Bands, levels, structure
 
 

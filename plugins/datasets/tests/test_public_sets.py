@@ -9,12 +9,15 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from marl_verl_datasets import Fields, LeftOut, PublicSet, PublicTasks, clipped, task_id, verdict
 from marl_verl_math.tasks import MathTasks
 from marl_verl_search.tasks import SearchTasks
 
 from marl_verl.errors import MarlError
 from marl_verl.options import build
-from marl_verl.tasks import Fields, LeftOut, PublicSet, PublicTasks, Task, task_id
+from marl_verl.tasks import Task
 
 
 def _task(row: Fields) -> Task:
@@ -125,3 +128,22 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
         "2 + 1?",
     ]
     assert len(QUIZ.generate("train", 7, 0)) == 6
+
+
+# Verdicts and clipping of agents' texts
+
+
+def test_a_verdict_is_one_word_in_tags() -> None:
+    texts = (
+        "x <VERIFY> Reject </verify> y",
+        "<verify>reject</verify> <verify>approve</verify>",
+        "<verify>maybe</verify>",
+    )
+    assert [verdict(text, ("approve", "reject")) for text in texts] == ["reject", None, None]
+
+
+@given(st.text(max_size=60), st.integers(8, 60))
+def test_a_clipped_text_fits_and_keeps_its_ends(text: str, most: int) -> None:
+    short = clipped(text, most)
+    assert len(short) <= max(most, 7)
+    assert short == text or (len(text) > most and short[-1] == text[-1])
