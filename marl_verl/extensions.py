@@ -17,6 +17,7 @@
 - `teacher`: the module of `marl.policies.NAME.teacher`, another policy that NAME learns from. `settings_of` makes of
   the section what has its `policy`, `problems(student, policies)`, `described()`, `serve(student, sections)`, which
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
+- `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.

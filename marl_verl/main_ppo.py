@@ -1,36 +1,15 @@
 """`python -m marl_verl.main_ppo key=value ...`: train with the overrides of a verl script, plus `marl.*` for a team."""
 
-import argparse
 import sys
-from collections.abc import Sequence
 
-from marl_verl.api import train, use_installed_verl
 from marl_verl.cli.main import reported
-from marl_verl.config.verl_script import translate
-
-EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
+from marl_verl.extensions import required
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Train. Exit codes as `marl-verl`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m marl_verl.main_ppo", description=__doc__, epilog=EPILOG, allow_abbrev=False
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    options = parser.parse_intermixed_args(arguments)
-
-    def run() -> int:
-        use_installed_verl()
-        recipe, overrides, dropped = translate(options.overrides)
-        if dropped:
-            print(f"dropped, it changes nothing of what is trained: {', '.join(dropped)}")
-        train(recipe, overrides, dry_run=options.dry_run)
-        return 0
-
-    return reported(run, options.debug)
+def main() -> int:
+    """Train with the arguments of the process. Exit codes as `marl-verl`."""
+    return int(required("main", "main_ppo", "the overrides of a verl script cannot be translated", "scripts")())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(reported(main))

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marl_verl_scripts.verl_script import ESTIMATORS, translate
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.config.parts import algorithm_named
-from marl_verl.config.verl_script import ESTIMATORS, translate
 from tests.batches import row
 
 TOKENS = 5

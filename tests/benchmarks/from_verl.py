@@ -18,10 +18,10 @@ import pyarrow
 import pyarrow.parquet
 import yaml
 from marl_verl_report.decide import estimate
+from marl_verl_scripts.verl_script import translate
 from marl_verl_tiny.model import TinyModel, ensure_all
 from omegaconf import OmegaConf
 
-from marl_verl.config.verl_script import translate
 from marl_verl.run.prepare import plan_run
 from tests.benchmarks.measure import measure
 from tests.benchmarks.run import install_plugin

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Gt
+from marl_verl_scripts.verl_script import ADDRESS, Script
 
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.config.verl_script import ADDRESS, Script
 from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Positive, build
 from marl_verl.team import PolicyConfig

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_scripts.verl_script import translate
 from marl_verl_teacher.teacher import Teacher
 from marl_verl_tiny import factory
 from marl_verl_tiny.model import Shape
 
 from marl_verl import explain
 from marl_verl.config.hardware import HARDWARE_VARIABLE
-from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
 from marl_verl.team import Endpoint, PolicyConfig, read_team
 from tests.chat_server import Reply, models, serving

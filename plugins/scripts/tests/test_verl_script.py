@@ -11,17 +11,17 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from marl_verl_scripts import main
+from marl_verl_scripts.verl_script import translate
 from marl_verl_tiny import factory
 from marl_verl_tiny.model import Shape
 
-from marl_verl import main_ppo
 from marl_verl.api import _plan
 from marl_verl.config.hardware import HARDWARE_VARIABLE
-from marl_verl.config.verl_script import translate
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
 
-SCRIPT = Path(__file__).parents[1] / "recipes" / "verl" / "gsm8k.sh"
+SCRIPT = Path(__file__).parents[3] / "recipes" / "verl" / "gsm8k.sh"
 GRPO = """
 algorithm.adv_estimator=grpo
 data.train_files=train.jsonl
@@ -278,14 +278,14 @@ def test_a_second_policy_shares_the_gpus_and_begins_with_the_same_model(monkeypa
 @pytest.mark.slow
 def test_the_module_prints_the_team(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     gpus(monkeypatch)
-    assert main_ppo.main([*GRPO.split()[:-2], "--dry-run", *GRPO.split()[-2:]]) == 0
+    assert main.main([*GRPO.split()[:-2], "--dry-run", *GRPO.split()[-2:]]) == 0
     printed = capsys.readouterr().out
     assert "task    verl (39 train, 3 test), workflow single" in printed
     assert "dropped, it changes nothing of what is trained: " in printed
-    assert main_ppo.main([*GRPO.split(), "data.val_files=train.jsonl", "--dry-run"]) == 2
+    assert main.main([*GRPO.split(), "data.val_files=train.jsonl", "--dry-run"]) == 2
     assert "39 tasks are in both splits" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        main_ppo.main([*GRPO.split(), "--config-file=x"])
+        main.main([*GRPO.split(), "--config-file=x"])
     assert "unrecognized arguments: --config-file=x" in capsys.readouterr().err
 
 
