@@ -1,5 +1,6 @@
 """Credit: Shapley's axioms, leave-one-out, and credits from a table against a slow reference."""
 
+import asyncio
 import json
 import math
 from collections import Counter
@@ -12,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_sharp.counterfactual import coalitions, shapley
-from marl_verl_testing import ScriptedPolicy, check_sampler
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.rewards import Mix
-from marl_verl.algo.sampling import Independent
+from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Team
 from tests.batches import Rows, algorithm, episodes, find, joint_trees, keep, row, trees
 
@@ -107,7 +108,7 @@ def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
 # From an episode against the others of its task
 
 
-@given(rows=episodes())
+@given(rows=episodes().flatmap(st.permutations))
 @settings(max_examples=30)
 def test_efficiency_is_the_turns_that_an_episode_saves(rows: Rows) -> None:
     turns = Counter((r["uid"], r["session"]) for r in rows)
@@ -129,15 +130,25 @@ def test_a_cost_counts_once_in_a_return(returns: str, wanted: list[float]) -> No
     assert costs.compute(table).ret.tolist() == wanted
 
 
-def test_costs_are_recorded_if_a_mix_names_them() -> None:
+def test_costs_are_the_same_from_every_prefix_and_in_any_order_of_arrival() -> None:
     class Chat(Workflow):
         async def run(self, task: Task, team: Team) -> str:
-            told = await team["a"].act("question")
+            told = await team.act({"a": "question", "c": "question"})
             await team["b"].call(len, "text")
-            return (await team["b"].act(f"a says:\n{told.text}")).text
+            return (await team["b"].act(f"a says:\n{told['a'].text}")).text
 
-    policy, mix = ScriptedPolicy({"a": "five words of an answer", "b": "yes"}), Mix(team=1.0, read=-0.1, calls=1)
-    sample = check_sampler(Independent(episodes=2), Chat(), Task("t", "", {}), policy, mix=mix)
-    for turn in sample.turns:
-        read, calls = (0.0, 0.0) if turn.agent == "a" else (sample.turns[0].length, 1.0)
-        assert turn.rewards == {"read": pytest.approx(read), "calls": calls}
+    task, mix = Task("t", "", {}), Mix(team=1.0, read=-0.1, calls=1)
+    policy = ScriptedPolicy({"a": "five words of an answer", "b": "yes", "c": "no"})
+    first = check_sampler(Independent(episodes=1), Chat(), task, policy, mix=mix).episodes[0]
+    read = {"b": first.turns[0].length}
+    for turn in first.turns:
+        assert turn.rewards == {"read": pytest.approx(read.get(turn.agent, 0.0)), "calls": float(turn.agent == "b")}
+
+    async def rewards(count: int) -> list[Any]:
+        context = ScriptedContext(Chat(), task, policy, mix=mix, order=count)
+        async with context.start(0, first.journal.prefix(count)) as run:
+            await drive(run, lambda act: context.act(act, 0))
+            return [(turn.agent, turn.rewards) for turn in (await context.finish(run, 0)).turns]
+
+    for count in range(len(first.journal) + 1):
+        assert asyncio.run(rewards(count)) == [(turn.agent, turn.rewards) for turn in first.turns]

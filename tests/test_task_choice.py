@@ -3,7 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
+from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Filter, marl_of
 from marl_verl.episode.codec import decode
@@ -76,20 +79,25 @@ def test_what_is_dropped_has_no_gradient_and_nothing_else_is_dropped(rewards: li
 
 
 class Trainer:
-    """As much of a trainer as sampling uses. Episodes of a task in `useful` differ; those in `failing` have no rows."""
+    """As much of a trainer as a step uses. Episodes of a task in `useful` differ; those in `failing` have no rows.
+    Policies are those of `learning`, of which the first s + 1 act in session s; `order`: of arrival."""
 
     def __init__(
-        self, config: DictConfig, useful: set[int], failing: set[int], tasks: int, curriculum: Curriculum | None = None
+        self, config: DictConfig, useful: set[int], failing: set[int], tasks: int, learning: str = "a", order: int = 0
     ) -> None:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         Path(config.data.train_files).write_text("\n".join(lines))
         self.config, self.useful, self.failing, self.step = config, useful, failing, 0
         self.algorithm, self.declared, self.past = algorithm("grpo"), COMPONENTS, None
         self.memory = AdvantageMemory(self.algorithm)
-        self.policies = SimpleNamespace(learning={"a"}, sleep=lambda: None)
-        self.data = TaskData(config.data, True, lambda step, position: True)
-        self.data.curriculum = curriculum
-        self.recording = {} if curriculum is None else {"curriculum": curriculum}
+        self.policies = SimpleNamespace(
+            learning={*learning},
+            sleep=lambda: None,
+            values=lambda rows: None,
+            update=lambda rows, learnt, targets: ({}, learnt.keys),
+        )
+        self.team, self.arrivals, self.store, self.phase = learning, Random(order), MemoryStore(), nullcontext
+        self.data, self.recording = TaskData(config.data, True, lambda step, position: True), dict[str, Any]()
         self.marl = marl_of(config)
         self.filter = self.marl.sampler.filters
         self.rounds: list[list[int]] = []
@@ -103,12 +111,21 @@ class Trainer:
         for task, number in zip(tasks, numbers, strict=True):
             rows: list[dict[str, Any]] = []
             if number not in self.failing:
-                rows = [row(task["uid"], s, 0, float(s if number in self.useful else 1)) for s in range(EPISODES)]
-            table_rows = decode(list[TableRow], [{**row, "tag": row} for row in rows[::-1]], "rows")
+                rows = [
+                    row(task["uid"], s, i, float(s if number in self.useful else 1), agent=name, policy=name)
+                    for s in range(EPISODES)
+                    for i, name in enumerate(self.team[: s + 1])
+                ]
+            self.arrivals.shuffle(rows)
+            table_rows = decode(list[TableRow], [{**row, "tag": {**row, "response_len": 2}} for row in rows], "rows")
             reports.append(Report("", str(number), successes=[True] * bool(rows), rows=table_rows))
-        return reports[::-1]
+        self.arrivals.shuffle(reports)
+        return reports
 
     def keep(self, reports: list[Report]) -> None: ...
+
+    def stored(self, table: RowTable, result: AdvantageResult) -> tuple[dict[str, float], Signal | None]:
+        return {}, self.signal(table, result)
 
     advantages, signal = loop.Trainer.advantages, loop.Trainer.signal
 
@@ -131,11 +148,25 @@ def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync", *
     return OmegaConf.create({"marl": marl, "data": {**files, **order}})
 
 
-def test_a_task_counts_if_it_teaches_a_policy_whose_turn_it_is(tmp_path: Path) -> None:
+def test_policies_that_learn_in_turn_learn_the_same_in_any_order_of_arrival(tmp_path: Path) -> None:
+    """A task counts if it teaches a policy whose turn it is: policy c never acts, so that its turn is refilled."""
     config = choices(tmp_path, batch=2, refill=1)
-    config.marl.schedule.turns = [["b"], ["a"]]
-    trainer = Trainer(config, useful=set(range(10)), failing=set(), tasks=10)
-    assert [len(trainer.sampled()[0]) for _ in range(2)] == [2, 1]
+    config.marl.schedule.turns = [["c"], ["a"], ["b"]]
+
+    def learnt(order: int) -> list[Any]:
+        trainer, steps = Trainer(config, set(range(10)), set(), 10, "ab", order), list[Any]()
+        trainer.algorithm = algorithm("grpo", credit="efficiency")
+        for trainer.step in range(1, 4):
+            trainer.rounds = []
+            _, keys = Synchronous(trainer).step({})
+            advantages = {key: row["advantages"].tolist() for key, row in sorted(trainer.store.rows.items())}
+            steps.append((len(trainer.rounds), keys, advantages))
+        return steps
+
+    first = learnt(0)
+    assert [rounds for rounds, _, _ in first] == [2, 1, 1]
+    assert [{key[-2:] for key in keys} for _, keys, _ in first] == [set(), {"_0"}, {"_1"}]
+    assert all(learnt(order) == first for order in range(1, 5))
 
 
 @settings(max_examples=25, deadline=None)

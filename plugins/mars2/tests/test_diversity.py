@@ -137,7 +137,7 @@ def sketch(answer: str | None) -> dict[str, float]:
 ANSWERS = st.lists(st.sampled_from(["4", "it is 4", "It IS 4", "5", "", None]), min_size=12, max_size=12)
 
 
-@given(rows=episodes(), answers=ANSWERS)
+@given(rows=episodes().flatmap(st.permutations), answers=ANSWERS)
 def test_novelty_is_the_share_of_bits_in_which_sketches_differ(rows: Rows, answers: list[str | None]) -> None:
     """One answer per episode, of at most 3 tasks with 4 episodes."""
     sessions = dict.fromkeys((r["uid"], r["session"]) for r in rows)

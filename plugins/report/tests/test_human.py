@@ -4,12 +4,19 @@ import asyncio
 import os
 import pty
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 from marl_verl_report.human import Human, Page, human, human_in_training
+from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
+from marl_verl import Task, Workflow
+from marl_verl.algo.sampling import drive
+from marl_verl.episode import Act, Action, Journal, Team
+from marl_verl.episode.messages import Message, message_text
 from marl_verl.errors import MarlError
 
 ASKED = [{"role": "user", "content": "your \x1b[31mmove"}]
@@ -43,6 +50,42 @@ def test_each_line_is_an_action_until_ctrl_d(terminal: int, capfd: pytest.Captur
     os.write(terminal, b"west\n")
     assert asyncio.run(human(ASKED, Random())) == "west"
     assert "user: your \\x1b[31mmove" in capfd.readouterr().err
+
+
+class Moves(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        moves = await team.act({"person": "first", "bot": "first"})
+        lanes = (team["person"].act(f"{moves} {slot}", slot=slot) for slot in ("left", "right"))
+        return " ".join([action.text for action in await asyncio.gather(*lanes)])
+
+
+def test_acts_of_a_person_are_replayed_from_every_prefix_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def ask(messages: Sequence[Message]) -> str:
+        asked.append(message_text(messages[-1]))
+        return f"{len(asked[-1])} letters"
+
+    async def played(order: int, journal: Journal | None = None) -> list[tuple[str, str]]:
+        async def act(act: Act) -> Action:
+            action = await context.act(act, 0)
+            return replace(action, text=await human(act.observation, Random())) if act.agent == "person" else action
+
+        context = ScriptedContext(Moves(), Task("t", ""), ScriptedPolicy({"person": "", "bot": "go"}), order=order)
+        async with context.start(0, journal) as run:
+            await drive(run, act)
+            journals.append(run.journal)
+            return [(act.agent, action.text) for act, action in run.turns]
+
+    monkeypatch.setattr(Human, "page", SimpleNamespace(ask=ask))
+    human.check(training=False, local=True)
+    journals: list[Journal] = []
+    first = asyncio.run(played(0))
+    assert [agent for agent, _ in first] == ["person", "bot", "person", "person"]
+    for count in range(len(first) + 1):
+        asked.clear()
+        assert asyncio.run(played(count, journals[0].prefix(count))) == first
+        assert len(asked) == [agent for agent, _ in first[count:]].count("person")
 
 
 def test_a_person_is_refused_without_a_terminal_and_in_a_training_run(terminal: int) -> None:
