@@ -115,16 +115,13 @@ LIMIT = ["length", ("incomplete", "max_output_tokens"), "max_tokens"]
         (Action("", stop_reason="stop", tool_calls=CALL), ["tool_calls", ("completed", None), "tool_use"]),
     ],
 )
-def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]) -> None:
-    async def go() -> Any:
-        async def act(_: Any) -> Action:
-            return action
+async def test_the_token_limit_is_the_end_in_every_api(action: Action, ends: list[Any]) -> None:
+    async def act(_: Any) -> Action:
+        return action
 
-        async with Run(Asks(), Task("t", "clean"), ["solver"]) as run:
-            await drive(run, act)
-        return run.answer
-
-    assert asyncio.run(go()) == [*ends, 400]
+    async with Run(Asks(), Task("t", "clean"), ["solver"]) as run:
+        await drive(run, act)
+    assert run.answer == [*ends, 400]
 
 
 @pytest.mark.slow

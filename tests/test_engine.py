@@ -22,23 +22,20 @@ def test_sequential_acts_are_returned_one_at_a_time_and_numbered() -> None:
     assert run.answer == run.turns[-1][1].text
 
 
-def test_a_joint_move_gives_all_its_acts_at_once() -> None:
+async def test_a_joint_move_gives_all_its_acts_at_once() -> None:
     async def work(task: Task, team: Team) -> str:
         both = await team.act({"planner": "a", "worker": "b"})
         return f"{both['planner'].text} {both['worker'].text}"
 
-    async def go() -> None:
-        run = Run(body(work), TASK, AGENTS)
-        acts = await run.next()
-        assert acts is not None
-        assert [(act.agent, act.joint, act.index) for act in acts] == [("planner", 0, 0), ("worker", 0, 1)]
-        for act in reversed(acts):
-            run.resolve(act, POLICY.act(act))
-        assert await run.next() is None
-        assert run.answer == "planner0<a> worker0<b>"
-        assert [act.agent for act, _ in run.turns] == ["planner", "worker"]
-
-    asyncio.run(go())
+    run = Run(body(work), TASK, AGENTS)
+    acts = await run.next()
+    assert acts is not None
+    assert [(act.agent, act.joint, act.index) for act in acts] == [("planner", 0, 0), ("worker", 0, 1)]
+    for act in reversed(acts):
+        run.resolve(act, POLICY.act(act))
+    assert await run.next() is None
+    assert run.answer == "planner0<a> worker0<b>"
+    assert [act.agent for act, _ in run.turns] == ["planner", "worker"]
 
 
 def test_concurrent_lanes_share_their_turn_numbers() -> None:

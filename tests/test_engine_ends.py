@@ -54,7 +54,7 @@ def test_a_concurrent_workflow_that_differs_on_replay_is_caught() -> None:
     assert "act worker:a is shown another observation on replay" in str(error)
 
 
-def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
+async def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
     async def work(task: Task, team: Team) -> str:
         fast = asyncio.create_task(team["worker"].act("fast"))
         slow = asyncio.create_task(team["judge"].act("slow"))
@@ -64,22 +64,19 @@ def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
         final = await team["planner"].act(done.pop().result().text)
         return final.text
 
-    async def go() -> None:
-        run = Run(body(work), TASK, AGENTS)
-        (fast,) = await run.next() or ()
-        (slow,) = await run.next() or ()
-        run.resolve(fast, POLICY.act(fast))
-        (final,) = await run.next() or ()
-        run.resolve(slow, POLICY.act(slow))  # too late: dropped
-        run.resolve(final, POLICY.act(final))
-        assert await run.next() is None
-        assert [(act.agent, act.index) for act, _ in run.turns] == [("worker", 0), ("planner", 1)]
-        assert [record.act.index for record in run.journal.acts()] == [0, 1]
-
-    asyncio.run(go())
+    run = Run(body(work), TASK, AGENTS)
+    (fast,) = await run.next() or ()
+    (slow,) = await run.next() or ()
+    run.resolve(fast, POLICY.act(fast))
+    (final,) = await run.next() or ()
+    run.resolve(slow, POLICY.act(slow))  # too late: dropped
+    run.resolve(final, POLICY.act(final))
+    assert await run.next() is None
+    assert [(act.agent, act.index) for act, _ in run.turns] == [("worker", 0), ("planner", 1)]
+    assert [record.act.index for record in run.journal.acts()] == [0, 1]
 
 
-def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
+async def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
     async def work(task: Task, team: Team) -> str:
         started = asyncio.ensure_future(team["worker"].act("slow"))
         answer = (await team["planner"].act("fast")).text
@@ -90,23 +87,17 @@ def test_a_finished_workflow_does_not_wait_for_acts_that_it_started() -> None:
             await asyncio.Event().wait()
         return POLICY.act(act)
 
-    async def go() -> None:
-        async with Run(body(work), TASK, AGENTS) as run:
-            await asyncio.wait_for(sampling.drive(run, act), timeout=20)
-            assert [act.agent for act, _ in run.turns] == ["planner"]
-
-    asyncio.run(go())
+    async with Run(body(work), TASK, AGENTS) as run:
+        await asyncio.wait_for(sampling.drive(run, act), timeout=20)
+        assert [act.agent for act, _ in run.turns] == ["planner"]
 
 
-def test_supplying_an_act_twice_is_an_error() -> None:
-    async def go() -> None:
-        async with Run(SolverVerifier(), TASK, AGENTS) as run:
-            (act,) = await run.next() or ()
+async def test_supplying_an_act_twice_is_an_error() -> None:
+    async with Run(SolverVerifier(), TASK, AGENTS) as run:
+        (act,) = await run.next() or ()
+        run.resolve(act, POLICY.act(act))
+        with pytest.raises(ValueError, match="is not waiting for act planner:0"):
             run.resolve(act, POLICY.act(act))
-            with pytest.raises(ValueError, match="is not waiting for act planner:0"):
-                run.resolve(act, POLICY.act(act))
-
-    asyncio.run(go())
 
 
 def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,18 +125,15 @@ def test_thousands_of_paused_runs_can_be_dropped_and_leave_nothing(caplog: pytes
     assert "destroyed" not in caplog.text  # asyncio logs a task that is destroyed while it is pending
 
 
-def test_a_cancelled_driver_can_close_its_run() -> None:
-    async def go() -> None:
-        run = Run(SolverVerifier(), TASK, AGENTS)
+async def test_a_cancelled_driver_can_close_its_run() -> None:
+    run = Run(SolverVerifier(), TASK, AGENTS)
+    await run.next()
+    waiting = asyncio.create_task(run.next())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert [str(act) for act in run.waiting] == ["act planner:0"]
+    await run.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
         await run.next()
-        waiting = asyncio.create_task(run.next())
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert [str(act) for act in run.waiting] == ["act planner:0"]
-        await run.aclose()
-        with pytest.raises(RuntimeError, match="closed"):
-            await run.next()
-
-    asyncio.run(go())

@@ -124,7 +124,7 @@ def test_a_stored_conversation_is_linear_in_its_text(as_text: bool) -> None:
     assert decode_journal(json.loads(stored)) == journal
 
 
-def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
+async def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
     class Talk(Workflow):
         async def run(self, task: Task, team: Team) -> str:
             history = [{"role": "user", "content": "begin"}]
@@ -133,13 +133,10 @@ def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
                 history.append({"role": "user", "content": str(turn)})
             return "done"
 
-    async def go() -> list[ActRecord]:
-        async with Run(Talk(), Task("t", "q"), ["solver"]) as run:
-            while (acts := await run.next()) is not None:
-                for each in acts:
-                    run.resolve(each, Action("said"))
-        return run.journal.acts()
-
-    observations = [record.act.observation for record in asyncio.run(go())]
+    async with Run(Talk(), Task("t", "q"), ["solver"]) as run:
+        while (acts := await run.next()) is not None:
+            for each in acts:
+                run.resolve(each, Action("said"))
+    observations = [record.act.observation for record in run.journal.acts()]
     assert [len(each) for each in observations] == [1, 2, 3, 4, 5]
     assert len({id(message) for each in observations for message in each}) == 5

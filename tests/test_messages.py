@@ -198,22 +198,19 @@ def test_a_temperature_of_a_request_is_refused_where_it_would_be_trained() -> No
     assert held_out.got["temperature"] == 0.0
 
 
-def test_a_malformed_call_marks_the_action_as_invalid() -> None:
+async def test_a_malformed_call_marks_the_action_as_invalid() -> None:
     class Once(Workflow):
         async def run(self, task: Any, team: Any) -> str:
             return (await team["solver"].act(task.prompt, tools=[ADD])).text
 
-    async def go() -> list[Any]:
-        context = sampling_context(Echo())
-        async with Run(Once(), TASK, ["solver"]) as run:
-            await drive(run, lambda act: context.act(act, 0))
-        again = await replay(Once(), TASK, ["solver"], run.journal)
-        stored = decode_journal(json.loads(json.dumps(encode_journal(run.journal))))
-        async with Run(Once(), TASK, ["solver"], stored) as restarted:
-            assert await restarted.next() is None
-        return [run.invalid, again.invalid, restarted.invalid]
-
-    assert asyncio.run(go()) == [{("solver", "0"): "no call"}] * 3
+    context = sampling_context(Echo())
+    async with Run(Once(), TASK, ["solver"]) as run:
+        await drive(run, lambda act: context.act(act, 0))
+    again = await replay(Once(), TASK, ["solver"], run.journal)
+    stored = decode_journal(json.loads(json.dumps(encode_journal(run.journal))))
+    async with Run(Once(), TASK, ["solver"], stored) as restarted:
+        assert await restarted.next() is None
+    assert [run.invalid, again.invalid, restarted.invalid] == [{("solver", "0"): "no call"}] * 3
 
 
 def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:

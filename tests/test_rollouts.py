@@ -93,19 +93,16 @@ def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
     }
 
 
-def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
+async def test_the_value_of_one_agents_turn_needs_no_other_agent_beside_it() -> None:
     agents = {"solver": AgentConfig("solver", "p", reward="long"), "checker": AgentConfig("checker", "p")}
     mix = AlphaMix(alpha=0.5)
     task_context = TaskContext(Rounds(), Always(), agents, {"long": lambda task, turn, episode: 3.0}, mix=mix)
 
-    async def values() -> list[float]:
-        context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, None)
-        async with context.start(0) as run:
-            await drive(run, lambda act: _answer("4"))
-            done = await context.finish(run, 0)
-        return [context.value([turn])[0] for turn in done.turns[:2]] + context.value(done.turns[:2])
-
-    assert asyncio.run(values()) == [3.5, 0.5, 3.5, 0.5]
+    context = PolicySamplingContext(WorkerContext(task_context, {}, seed=0), TASK, "u", 1, None)
+    async with context.start(0) as run:
+        await drive(run, lambda act: _answer("4"))
+        done = await context.finish(run, 0)
+    assert [context.value([turn])[0] for turn in done.turns[:2]] + context.value(done.turns[:2]) == [3.5, 0.5, 3.5, 0.5]
 
 
 @pytest.mark.parametrize("gives", [float("nan"), None, "much"])

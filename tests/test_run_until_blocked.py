@@ -35,7 +35,7 @@ def answer(run: Run, agent: str, text: str = "done") -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 4, 8])
-def test_a_lane_deep_in_gathers_is_waited_for_while_another_is_blocked(depth: int) -> None:
+async def test_a_lane_deep_in_gathers_is_waited_for_while_another_is_blocked(depth: int) -> None:
     """Between two acts a deep lane takes many rounds of the loop: down, and up again, through every level."""
 
     async def work(task: Task, team: Team) -> str:
@@ -50,13 +50,10 @@ def test_a_lane_deep_in_gathers_is_waited_for_while_another_is_blocked(depth: in
 
         return str(await asyncio.gather(lane(), team["b"].act("x")))
 
-    async def go() -> None:
-        async with started(work) as run:
-            assert sorted(names(await run.run_until_blocked())) == ["a:0", "b:0"]
-            answer(run, "a")
-            assert sorted(names(await run.run_until_blocked())) == ["a:1", "b:0"]
-
-    play(go())
+    async with started(work) as run:
+        assert sorted(names(await run.run_until_blocked())) == ["a:0", "b:0"]
+        answer(run, "a")
+        assert sorted(names(await run.run_until_blocked())) == ["a:1", "b:0"]
 
 
 def plain_tool(seconds: float) -> float:
@@ -70,7 +67,7 @@ async def async_tool(seconds: float) -> float:
 
 
 @pytest.mark.parametrize("tool", [plain_tool, async_tool])
-def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callable[[float], Any]) -> None:
+async def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callable[[float], Any]) -> None:
     """The lane whose call takes longest is still resolved first, and the journal has one order."""
 
     def work(pauses: tuple[float, ...]) -> Body:
@@ -84,22 +81,19 @@ def test_calls_under_way_are_waited_for_and_do_not_decide_the_order(tool: Callab
 
         return run
 
-    async def go() -> None:
-        orders = []
-        for pauses in ((0.03, 0.01, 0.02), (0.01, 0.02, 0.03)):
-            async with started(work(pauses), limits=Limits(call_seconds=10)) as run:
-                acts = await run.run_until_blocked()
-                assert names(acts) == ["a:0", "b:0", "c:0"]
-                assert [act.index for act in acts or ()] == [0, 1, 2]
-                orders.append([pauses.index(float(call.arguments[1:-1])) for call in run.journal.calls()])
-                async with started(work(pauses), run.journal, limits=Limits(call_seconds=10)) as again:
-                    assert (await again.run_until_blocked(), again.journal) == (acts, run.journal)
-        assert orders[0] == orders[1]
-
-    play(go())
+    orders = []
+    for pauses in ((0.03, 0.01, 0.02), (0.01, 0.02, 0.03)):
+        async with started(work(pauses), limits=Limits(call_seconds=10)) as run:
+            acts = await run.run_until_blocked()
+            assert names(acts) == ["a:0", "b:0", "c:0"]
+            assert [act.index for act in acts or ()] == [0, 1, 2]
+            orders.append([pauses.index(float(call.arguments[1:-1])) for call in run.journal.calls()])
+            async with started(work(pauses), run.journal, limits=Limits(call_seconds=10)) as again:
+                assert (await again.run_until_blocked(), again.journal) == (acts, run.journal)
+    assert orders[0] == orders[1]
 
 
-def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hides_it() -> None:
+async def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hides_it() -> None:
     async def work(task: Task, team: Team) -> str:
         async def lane() -> None:
             try:
@@ -110,16 +104,13 @@ def test_a_rule_violation_is_raised_while_another_lane_waits_and_the_workflow_hi
         await asyncio.gather(team["b"].act("y"), lane())
         return "end"
 
-    async def go() -> None:
-        async with started(work) as run:
-            with pytest.raises(WorkflowError, match="no agent 'missing'"):
-                await run.run_until_blocked()
-
-    play(go())
+    async with started(work) as run:
+        with pytest.raises(WorkflowError, match="no agent 'missing'"):
+            await run.run_until_blocked()
 
 
 @pytest.mark.parametrize("what", ["quiet", "async call", "threaded call", "nothing"])
-def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> None:
+async def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> None:
     release = asyncio.Event()
 
     async def work(task: Task, team: Team) -> str:
@@ -131,30 +122,27 @@ def test_cancelled_while_it_waits_it_can_be_asked_again_or_closed(what: str) -> 
             await release.wait()
         return (await team["a"].act("x")).text
 
-    async def go() -> None:
-        async with started(work, limits=Limits(call_seconds=10)) as run:
-            standing = asyncio.create_task(run.run_until_blocked())
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            standing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await standing
-            release.set()
-            assert names(await run.run_until_blocked()) == ["a:0"]
-        run = started(work, limits=Limits(call_seconds=10))
-        release.clear()
+    async with started(work, limits=Limits(call_seconds=10)) as run:
         standing = asyncio.create_task(run.run_until_blocked())
         await asyncio.sleep(0)
+        await asyncio.sleep(0)
         standing.cancel()
-        await asyncio.wait([standing])
-        await run.aclose()
-        with pytest.raises(RuntimeError, match="closed"):
-            await run.run_until_blocked()
+        with pytest.raises(asyncio.CancelledError):
+            await standing
+        release.set()
+        assert names(await run.run_until_blocked()) == ["a:0"]
+    run = started(work, limits=Limits(call_seconds=10))
+    release.clear()
+    standing = asyncio.create_task(run.run_until_blocked())
+    await asyncio.sleep(0)
+    standing.cancel()
+    await asyncio.wait([standing])
+    await run.aclose()
+    with pytest.raises(RuntimeError, match="closed"):
+        await run.run_until_blocked()
 
-    play(go())
 
-
-def test_a_state_that_no_replay_reaches_raises() -> None:
+async def test_a_state_that_no_replay_reaches_raises() -> None:
     tries = iter(range(10))
 
     async def work(task: Task, team: Team) -> str:
@@ -164,12 +152,9 @@ def test_a_state_that_no_replay_reaches_raises() -> None:
 
         return str(await asyncio.gather(lane("a"), lane("b")))
 
-    async def go() -> None:
-        async with started(work) as run:
-            with pytest.raises(ReplayMismatch, match=r"waits for .* and its replay for"):
-                await run.run_until_blocked()
-
-    play(go())
+    async with started(work) as run:
+        with pytest.raises(ReplayMismatch, match=r"waits for .* and its replay for"):
+            await run.run_until_blocked()
 
 
 # random workflows: sequences and gathers, nested, of acts, joint moves and calls of uncertain length

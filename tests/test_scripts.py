@@ -40,19 +40,16 @@ class Twice(Workflow):
         return "".join([(await team["bot"].act(word)).text for word in ("one", "two")])
 
 
-def test_episodes_that_must_be_alone_follow_each_other() -> None:
+async def test_episodes_that_must_be_alone_follow_each_other() -> None:
     sessions: list[int] = []
 
     def reply(act: Act, session: int, candidate: Any) -> str:
         sessions.append(session)
         return "x"
 
-    async def sample() -> None:
-        context = ScriptedContext(Twice(), Task("t", "t", {}), ScriptedPolicy({"bot": reply}))
-        context.alone = asyncio.Lock()
-        await Independent(3).sample(context)
-
-    asyncio.run(sample())
+    context = ScriptedContext(Twice(), Task("t", "t", {}), ScriptedPolicy({"bot": reply}))
+    context.alone = asyncio.Lock()
+    await Independent(3).sample(context)
     assert sessions == [0, 0, 1, 1, 2, 2]
 
 

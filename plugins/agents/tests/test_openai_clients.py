@@ -180,7 +180,7 @@ def talk(client: Any, rounds: int = 2) -> str:
     return said
 
 
-def test_a_closed_run_ends_its_thread() -> None:
+async def test_a_closed_run_ends_its_thread() -> None:
     ended: list[type[BaseException]] = []
 
     def stubborn(client: Any) -> str:
@@ -196,15 +196,11 @@ def test_a_closed_run_ends_its_thread() -> None:
     async def do(team: Any) -> Any:
         return await team.in_thread(stubborn, openai_client_sync(team, "solver"))
 
-    async def go() -> None:
-        async with Run(Does(do), TASK, ["solver"]) as run:
-            assert await run.next()
-        for _ in range(200):
-            if ended:
-                return
+    async with Run(Does(do), TASK, ["solver"]) as run:
+        assert await run.next()
+    async with asyncio.timeout(5):
+        while not ended:
             await asyncio.sleep(0.01)
-
-    asyncio.run(go())
     assert ended == [asyncio.CancelledError]
 
 
@@ -368,7 +364,7 @@ def test_choices_of_a_request_that_is_repeated_are_sampled_once() -> None:
     assert len(context.asked) == 6
 
 
-def test_an_act_that_is_cancelled_takes_no_turn() -> None:
+async def test_an_act_that_is_cancelled_takes_no_turn() -> None:
     """Another act takes its place, and an action that comes late for the cancelled one is not its."""
 
     class Cancels(Workflow):
@@ -379,18 +375,14 @@ def test_an_act_that_is_cancelled_takes_no_turn() -> None:
                     await team["solver"].act("second", slot="x")
             return str((await team["solver"].act("third", slot="x")).text)
 
-    async def go() -> Any:
-        async with Run(Cancels(), TASK, ["solver"]) as run:
-            (first,) = await run.next() or ()
-            run.resolve(first, Action("1"))
-            (late,) = await run.next() or ()
-            (act,) = await run.next() or ()
-            run.resolve(late, Action("late"))
-            run.resolve(act, Action("3"))
-            assert await run.next() is None
-            return run, late, act
-
-    run, late, act = asyncio.run(go())
+    async with Run(Cancels(), TASK, ["solver"]) as run:
+        (first,) = await run.next() or ()
+        run.resolve(first, Action("1"))
+        (late,) = await run.next() or ()
+        (act,) = await run.next() or ()
+        run.resolve(late, Action("late"))
+        run.resolve(act, Action("3"))
+        assert await run.next() is None
     assert late.key == act.key == ("solver", "x#1")
     assert act.former == Action("1")
     assert run.answer == "3"

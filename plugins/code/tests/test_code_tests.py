@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from marl_verl_code.code_tests import CodeWithTests, run_tests
 from marl_verl_code.refine_code import RefineCode
-from marl_verl_sandbox import Limits, Outcome, program_in
+from marl_verl_sandbox import Limits, program_in
 from marl_verl_testing import ScriptedPolicy, check_workflow
 
 from marl_verl import Task
@@ -35,7 +35,7 @@ def test_the_score_is_1_when_all_tests_pass_and_the_others_are_shares(
     assert asyncio.run(TASKS.measures(DOUBLE, code)) == {"pass_rate": pytest.approx(rate)}
 
 
-def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
+async def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
     code, tests = "import time; time.sleep(0.5)", [{"input": "", "output": ""}] * 2
     ticks = 0
 
@@ -45,13 +45,10 @@ def test_programs_leave_the_event_loop_free_and_run_side_by_side() -> None:
             await asyncio.sleep(0.01)
             ticks += 1
 
-    async def go() -> list[Outcome]:
-        ticking = asyncio.create_task(tick())
-        found = await run_tests(code, tests, Limits())
-        ticking.cancel()
-        return found
-
-    assert [outcome.verdict for outcome in asyncio.run(go())] == ["passed", "passed"]
+    ticking = asyncio.create_task(tick())
+    outcomes = await run_tests(code, tests, Limits())
+    ticking.cancel()
+    assert [outcome.verdict for outcome in outcomes] == ["passed", "passed"]
     assert ticks >= 5  # 50 on an idle machine; 0 if they blocked it
 
 

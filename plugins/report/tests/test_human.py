@@ -97,24 +97,21 @@ def test_a_person_is_refused_without_a_terminal_and_in_a_training_run(terminal: 
         human.check(training=False, local=True)
 
 
-def test_a_page_asks_in_place_of_the_terminal_until_the_person_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def acts() -> None:
-        human.check(training=False, local=True)
-        with pytest.raises(TimeoutError):  # as after marl.rollout.act_seconds
-            await asyncio.wait_for(human(ASKED, Random()), 0.05)
-        acting = [asyncio.ensure_future(human(ASKED, Random())) for _ in range(2)]
-        for number, text in ((2, "north"), (3, None)):  # one after the other
-            while page.question is None:
-                await asyncio.sleep(0)
-            assert page.question == {"number": number, "observation": [["user", ASKED[0]["content"]]]}
-            await asyncio.to_thread(page.answer, number, text)
-            for late in (number - 1, number):
-                with pytest.raises(MarlError, match="no longer asked"):
-                    page.answer(late, "south")
-        assert await acting[0] == "north"
-        for left in (acting[1], human(ASKED, Random())):
-            with pytest.raises(MarlError, match="has left"):
-                await left
-
+async def test_a_page_asks_in_place_of_the_terminal_until_the_person_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Human, "page", page := Page())
-    asyncio.run(acts())
+    human.check(training=False, local=True)
+    with pytest.raises(TimeoutError):  # as after marl.rollout.act_seconds
+        await asyncio.wait_for(human(ASKED, Random()), 0.05)
+    acting = [asyncio.ensure_future(human(ASKED, Random())) for _ in range(2)]
+    for number, text in ((2, "north"), (3, None)):  # one after the other
+        while page.question is None:
+            await asyncio.sleep(0)
+        assert page.question == {"number": number, "observation": [["user", ASKED[0]["content"]]]}
+        await asyncio.to_thread(page.answer, number, text)
+        for late in (number - 1, number):
+            with pytest.raises(MarlError, match="no longer asked"):
+                page.answer(late, "south")
+    assert await acting[0] == "north"
+    for left in (acting[1], human(ASKED, Random())):
+        with pytest.raises(MarlError, match="has left"):
+            await left
