@@ -1,7 +1,6 @@
 """The row table and the generic advantage: properties, singletons, mixing, and user errors."""
 
 import json
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from marl_verl.trainer.metrics import agent_statistics
-from tests.batches import Rows, advantage, row
+from tests.batches import advantage, row
 
 # Groups of one, constant groups
 
@@ -78,33 +77,15 @@ def test_rows_survive_the_table() -> None:
     assert table.key(1) == "q_1_0"
 
 
-# What a user does wrong
-
-
-def good() -> Rows:
-    return [row("q0", s, 0, 0, "a", team=float(s), role=0.0) for s in range(3)]
-
-
-def changed(**values: Any) -> Rows:
-    rows = good()
-    rows[1] |= values
-    return rows
-
-
 @pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (changed(rewards={"team": float("nan"), "role": 0.0}), ["mixed reward", "q0_1_0", "agent 'a'", "nan"]),
-        (changed(rewards={"team": 1e200, "role": 0.0}), ["scale", "q0_", "too large"]),
-    ],
+    ("reward", "message"),
+    [(float("nan"), "mixed reward of row 'q0_1_0' .*agent 'a'.* is nan"), (1e200, "scale of row 'q0_.* too large")],
 )
 @pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_bad_rows_raise_one_line_errors(rows: Rows, message: list[str]) -> None:
-    with pytest.raises(MarlError) as error:
+def test_a_reward_that_is_not_finite_or_too_large_is_refused(reward: float, message: str) -> None:
+    rows = [row("q0", s, 0, 0, "a", team=reward if s == 1 else float(s), role=0.0) for s in range(3)]
+    with pytest.raises(MarlError, match=message):
         AT_GRPO.compute(RowTable.from_rows(rows))
-    for part in message:
-        assert part in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_options_change_a_copy_and_come_back_from_json() -> None:

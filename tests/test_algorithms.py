@@ -125,12 +125,6 @@ def test_sums_to_go(rows: Rows, gamma: float) -> None:
         assert joint[i] == pytest.approx(sum(gamma ** (t - r["turn"]) * v for t, v in turns.items()), abs=1e-12)
 
 
-def test_turns_that_an_agent_skips_count_in_a_joint_discount() -> None:
-    rows = [row("q", 0, 0, 0, "a", team=0.0), row("q", 0, 1, 2, "a", team=1.0)]
-    assert returns("path_sum", rows, gamma=0.5).tolist() == [0.25, 1.0]
-    assert returns("discounted", rows, gamma=0.5).tolist() == [0.5, 1.0]
-
-
 # Baselines and scales
 
 
