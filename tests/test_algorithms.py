@@ -64,9 +64,7 @@ def test_the_scale_of_rewards_does_not_matter_with_a_std(name: str, data: st.Dat
         ({"scale_group": ["agent"]}, [1.0, 0.0, 0.5], [0.5, -0.5, 0.0]),
     ],
 )
-def test_without_spread_a_deviation_stays_as_it_is(
-    options: dict[str, Any], rewards: list[float], advantages: list[float]
-) -> None:
+def test_without_spread_nothing_scales(options: dict[str, Any], rewards: list[float], advantages: list[float]) -> None:
     rows = [row("q", i, 0, 0, f"agent{i}", team=r) for i, r in enumerate(rewards)]
     np.testing.assert_allclose(advantage(algorithm("grpo", **options), rows), advantages, rtol=1e-5)
 

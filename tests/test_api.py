@@ -141,9 +141,7 @@ def test_a_run_that_fails_raises_with_its_reason(
 
 
 @pytest.mark.slow
-def test_an_error_in_a_callback_ends_a_run_in_a_thread_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_in_a_callback_ends_a_run_in_a_thread_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a real trainer's process and its helpers, and a process that the script starts meanwhile."""
     monkeypatch.chdir(ROOT)  # `python -m tests.sleeper`
     bystanders: list[subprocess.Popen] = []

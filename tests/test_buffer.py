@@ -46,9 +46,7 @@ def test_every_row_is_given_once_dropped_once_or_still_there(
 
 
 @given(st.integers(1, 3), st.lists(st.integers(0, 8), max_size=30), st.integers(1, 3))
-def test_without_settings_an_update_takes_the_rows_of_a_batch_of_tasks(
-    size: int, tasks: list[int], updates: int
-) -> None:
+def test_by_default_an_update_takes_the_rows_of_a_batch(size: int, tasks: list[int], updates: int) -> None:
     buffer = Buffer(None, None, 4, size)
     buffer.add(Waiting(f"s1t{task:05d}_{number}_0", {}, 0) for number, task in enumerate(tasks))
     for _ in range(updates):

@@ -240,9 +240,7 @@ def test_what_another_process_holds_stays(temporary: Path) -> None:
     memory.unlink()
 
 
-def test_weight_sync_sockets_of_the_run_go_and_those_of_others_stay(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sockets_of_the_run_go_and_those_of_others_stay(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hardware.POLICIES_VARIABLE, '["a", "b"]')
     run = f"run {os.getpid()}"
     paths = {}

@@ -202,9 +202,7 @@ def test_nothing_heavy_is_imported() -> None:
     assert [line for line in done.stdout.splitlines() if "HEAVY" in line] == ["HEAVY []"] * len(IMPORTED), done.stderr
 
 
-def test_an_error_that_nobody_expected_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unexpected_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from marl_verl.cli import train
 
     def fails(options: object) -> int:
@@ -226,9 +224,7 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
     assert len(output.splitlines()) > 5
 
 
-def test_sigterm_ends_every_part_of_a_command_as_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sigterm_ends_a_command_as_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from marl_verl.cli import main, train
 
     def preparing(options: object) -> int:

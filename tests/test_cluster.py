@@ -31,9 +31,7 @@ def save_token(home: Path) -> None:
     (home / ".ray" / "auth_token").write_text("0" * 64)
 
 
-def test_a_token_of_this_machine_is_sent_unless_the_user_chooses_otherwise(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_is_sent_unless_the_user_chooses_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     send_token()
     assert MODE not in os.environ
     save_token(home)

@@ -82,9 +82,7 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
         (["marl.run.backend=verl"], "cpu", "local", "verl"),
     ],
 )
-def test_the_backend_is_that_of_an_override_or_of_the_hardware_or_of_the_recipe(
-    recipe: Path, overrides: list[str], hardware: str, of_recipe: str, backend: str
-) -> None:
+def test_whose_backend_it_is(recipe: Path, overrides: list[str], hardware: str, of_recipe: str, backend: str) -> None:
     recipe.write_text(RECIPE.replace("marl:", f"marl:\n  run: {{backend: {of_recipe}}}"))
     assert choose_backend(compose(recipe, overrides, hardware=hardware), overrides) == backend
 

@@ -109,9 +109,7 @@ def test_a_new_head_expects_nothing(composed: DictConfig, verl_model: Path) -> N
 
 
 @pytest.mark.parametrize(("clip", "mode"), [(0.1, "token-mean"), (100.0, "seq-mean-token-sum")])
-def test_an_update_is_the_gradient_of_the_clipped_value_loss(
-    composed: DictConfig, verl_model: Path, clip: float, mode: str
-) -> None:
+def test_an_update_follows_the_clipped_loss(composed: DictConfig, verl_model: Path, clip: float, mode: str) -> None:
     """L = mean over rows of 1/2 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2), padding not counted."""
     settings = f"marl.critic.cliprange_value={clip}", f"marl.critic.loss_agg_mode={mode}"
     critic = RealCritic.of(composed, verl_model, *settings, ranks=3)  # six rows: one is padding

@@ -67,9 +67,7 @@ def module(name: str) -> ModuleType:
 @pytest.mark.parametrize(
     ("name", "options"), [*((name, {}) for name in TEAMS | ALONE), ("crewai", {"asynchronous": False})]
 )
-def test_a_team_of_a_framework_is_replayable(
-    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frameworks_team_is_replayable(name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     package, workflow, replies, answer = (TEAMS | ALONE)[name]
     if name in BY_HAND:
         pytest.importorskip(package, reason=f"docs/frameworks.md says how {package} is installed")

@@ -117,9 +117,7 @@ SLOW: list[float] = []
 
 
 @pytest.mark.parametrize(("tool", "seconds"), [(slow, 0.3), (slow_async, 1000.0)])
-def test_a_call_that_takes_too_long_raises_in_the_workflow_and_again_on_replay(
-    tool: Callable[[float], Any], seconds: float
-) -> None:
+def test_a_call_that_takes_too_long_raises_live_and_on_replay(tool: Callable[[float], Any], seconds: float) -> None:
     async def work(task: Task, team: Team) -> str:
         try:
             result = await team.call(tool, seconds)

@@ -32,9 +32,7 @@ def parameters(row: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("greedy", ["none", "some", "all"])
 @pytest.mark.parametrize("filters", [("top_k", "top_p", "min_p"), ("top_k",), ("top_p",), ()])
-def test_tokens_and_log_probs_are_those_of_vllm(
-    filters: tuple[str, ...], greedy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_and_log_probs_are_vllms(filters: tuple[str, ...], greedy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm import SamplingParams
     from vllm.v1.sample.logits_processor import LogitsProcessors
     from vllm.v1.sample.logits_processor.builtin import MinPLogitsProcessor

@@ -20,9 +20,7 @@ data: {train_batch_size: 8}
 """
 
 
-def test_every_policy_gets_the_loss_its_own_settings_go_over_it_and_a_frozen_one_need_not_fit(
-    composed: DictConfig,
-) -> None:
+def test_a_policys_settings_go_over_the_loss_and_a_frozen_one_need_not_fit(composed: DictConfig) -> None:
     mine = [
         "marl.algorithm.options.loss=gspo-tis",
         "marl.policies.two.actor.clip_ratio_low=0.01",

@@ -186,9 +186,7 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
     ],
     ids=["clip", "a micro-batch a row"],
 )
-def test_reinforce_depends_on_neither_clip_nor_micro_batches(
-    overrides: tuple[str, ...], verl_model: Path, model: Any
-) -> None:
+def test_reinforce_ignores_clip_and_micro_batches(overrides: tuple[str, ...], verl_model: Path, model: Any) -> None:
     actor = Actor(verl_model, "reinforce", *overrides)
     found, _ = actor.update(ROWS, sampled(model))
     assert close(found, gradient(model, hand_reinforce, weights_of(ROWS, 0))[0])
@@ -279,9 +277,7 @@ def test_entropy_is_in_nats_a_token_whatever_the_loss_sums(loss: str, learner: A
         ("algorithm.rollout_correction.bypass_mode=true", set()),
     ],
 )
-def test_the_update_computes_entropy_only_where_it_is_asked_for(
-    setting: str, names: set[str], verl_model: Path, model: Any
-) -> None:
+def test_entropy_is_computed_where_asked_for(setting: str, names: set[str], verl_model: Path, model: Any) -> None:
     """With gradient it takes more memory than everything else of the logits."""
     _, metrics = Actor(verl_model, "ppo-clip", setting).update(ROWS, sampled(model))
     assert {name for name in metrics if name.startswith("entropy")} == names
@@ -332,9 +328,7 @@ def hand_teacher(form: str, teacher: Any, model: Any, now: Tensors, old: Tensors
 
 @pytest.mark.parametrize("reward", [True, False])
 @pytest.mark.parametrize("form", ["reverse-kl", "k2", "k3", "forward-topk"])
-def test_a_teachers_loss_has_the_gradient_of_its_equation(
-    form: str, reward: bool, learner: Any, model: Any, teacher: Any
-) -> None:
+def test_a_teachers_loss_is_its_equation(form: str, reward: bool, learner: Any, model: Any, teacher: Any) -> None:
     actor = taught_by(learner, teacher, "ppo-clip-tis", form, f"reward: {str(reward).lower()}")
     found, metrics = actor.update(ROWS, sampled(model))
 

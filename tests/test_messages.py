@@ -228,9 +228,7 @@ def test_an_endpoint_gets_the_tools_and_returns_its_calls() -> None:
     ("finish", "tokens", "arguments", "why"),
     [("length", 7, '{"a": 2}', "cut off"), ("tool_calls", 7, '{"a": ', "no JSON object")],
 )
-def test_a_call_of_an_endpoint_that_may_be_cut_off_is_malformed(
-    finish: str, tokens: int, arguments: str, why: str
-) -> None:
+def test_a_call_that_an_endpoint_cut_off_is_malformed(finish: str, tokens: int, arguments: str, why: str) -> None:
     called = {"id": "theirs", "type": "function", "function": {"name": "add", "arguments": arguments}}
     choice = {"message": {"role": "assistant", "content": "so", "tool_calls": [called]}, "finish_reason": finish}
     policy, _ = endpoint({"choices": [{"index": 0, **choice}], "usage": {"completion_tokens": tokens}})

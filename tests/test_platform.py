@@ -150,9 +150,7 @@ def listening(kept: bool) -> set[str]:
 
 
 @pytest.mark.parametrize(("kept", "addresses"), [(False, {"127.0.0.1", "::"}), (True, {"127.0.0.1"})])
-def test_keep_store_local_works_and_is_still_needed(
-    kept: bool, addresses: set[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keep_store_local_works_and_is_needed(kept: bool, addresses: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "RANK": "0", "WORLD_SIZE": "1"}

@@ -212,9 +212,7 @@ SHAPE |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "ma
 @pytest.mark.parametrize(
     ("kind", "masks"), [("Llama", True), ("Qwen2", True), ("Mistral", False), ("Gemma3Text", False)]
 )
-def test_other_models_get_trees_or_paths_by_their_attention(
-    kind: str, masks: bool, verl_model: Path, tmp_path: Path
-) -> None:
+def test_other_models_get_trees_or_paths(kind: str, masks: bool, verl_model: Path, tmp_path: Path) -> None:
     """The last two have sliding windows."""
     import transformers
 

@@ -156,9 +156,7 @@ Calls = dict[str, Callable[[], Any]]
     ],
     ids=["update", "save", "load", "sync"],
 )
-def test_all_ranks_run_the_calls_of_a_policy_and_its_critic_in_one_order(
-    pair: tuple[Any, Rows, Any, Ranks], calls: Callable[[Any, Any, Any], Calls]
-) -> None:
+def test_all_ranks_have_one_order(pair: tuple[Any, Rows, Any, Ranks], calls: Callable[[Any, Any, Any], Calls]) -> None:
     policy, batch, critic, ranks = pair
     for _ in range(20):
         at_once(calls(policy, batch, critic))

@@ -131,9 +131,7 @@ def plan(recipe: Path, names: tuple[str, ...], folder: Path, *more: str) -> Plan
 
 
 @pytest.mark.parametrize(("recipe", "names"), CASES, ids=id_of)
-def test_a_variant_is_right(
-    recipe: Path, names: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variant_fits(recipe: Path, names: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It passes all checks, fits its GPUs of 80 GB or this machine by the estimate, and has what its overrides say."""
     if (recipe, names) not in FULL:
         for variable, value in GPUS.items() if on_gpu(recipe) else ():

@@ -70,9 +70,7 @@ def test_a_format_is_refused_by_the_local_backend(plugin: Path, tmp_path: Path) 
         ("float(turn.observashun)", "warning: the score or a role reward raised AttributeError"),
     ],
 )
-def test_role_rewards_of_users_are_tried(
-    change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_role_rewards_are_tried(change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A role reward that is no number is refused before the start; one that raises is a warning."""
     quickstart = Path(__file__).parents[1] / "recipes" / "quickstart"
     text = (quickstart / "my_team.py").read_text(encoding="utf-8")

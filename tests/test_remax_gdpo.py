@@ -79,9 +79,7 @@ def sampled(greedy: str | None, **mix: float) -> tuple[Sample, Server]:
 @pytest.mark.parametrize(
     ("greedy", "mix", "judge"), [("g" * 5, {"team": 2.0}, 10.0), ("g", {"team": 2.0, "role": 1.0}, 2.0)]
 )
-def test_the_baseline_is_the_reward_of_a_greedy_episode_that_is_stored_and_not_trained_on(
-    greedy: str, mix: dict[str, float], judge: float
-) -> None:
+def test_the_baseline_is_a_greedy_episode_that_is_stored(greedy: str, mix: dict[str, float], judge: float) -> None:
     sample, server = sampled(greedy, **mix)
     weight = mix.get("team", 1.0)
     assert {turn.session for turn in sample.turns} == {0, 1}

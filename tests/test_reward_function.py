@@ -99,9 +99,7 @@ def test_an_async_function_is_awaited() -> None:
 
 
 @pytest.mark.parametrize("returned", ["'good'", "float('nan')"])
-def test_a_function_that_returns_no_number_is_refused_by_the_dry_run(
-    tmp_path: Path, returned: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_refuses_what_is_no_number(tmp_path: Path, returned: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.py").write_text(f"def compute_score(**given):\n    return {returned}\n")
     small = ("marl.task.train_size=40", "marl.task.reward=wrong.py")
     assert main(["train", str(RECIPE), "--dry-run", *small]) == 2
@@ -109,9 +107,7 @@ def test_a_function_that_returns_no_number_is_refused_by_the_dry_run(
 
 
 @pytest.mark.slow
-def test_a_run_copies_the_file_and_keeps_its_function(
-    no_models: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_keeps_a_copy_of_its_file(no_models: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "mine" / "team.yaml"
     recipe.write_text(RECIPE.read_text())
     reward = "marl.task.reward=my_reward.py"

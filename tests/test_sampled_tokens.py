@@ -74,9 +74,7 @@ SPACES = (
     ("said", "parsed"),
     [("\n hm\n/ so\n\n", {"text": "so", "reasoning": "hm"}), ('so ( add{"a"  : 2 } )\n', {"text": "so"} | ONE_CALL)],
 )
-def test_a_prompt_begins_with_the_sampled_tokens_whatever_their_white_space(
-    said: str, parsed: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_prompt_begins_with_them_whatever_white_space(said: str, parsed: dict[str, Any], tmp_path: Path) -> None:
     """The parsers and the template strip the parts of a reply, and format its calls."""
     policy = client(tmp_path, [], bpe=True, custom_chat_template=SPACES)
     asked = messages("user: 2")

@@ -251,9 +251,7 @@ def test_a_rate_is_measured_with_a_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("above", "below", "teaching"), [(None, 0.8, {0, 1}), (0.2, 0.8, {1})])
-def test_groups_teach_within_a_range_of_mean_rewards(
-    above: float | None, below: float | None, teaching: set[int]
-) -> None:
+def test_groups_teach_within_a_range_of_means(above: float | None, below: float | None, teaching: set[int]) -> None:
     """Mean rewards are 0.1, 0.5 and 0.85; a bound itself is not within the range."""
     groups = [(0.0, 0.2), (0.0, 1.0), (0.7, 1.0)]
     table = RowTable.from_rows([row(f"s1t{t}", s, 0, r) for t, group in enumerate(groups) for s, r in enumerate(group)])

@@ -87,7 +87,5 @@ def row(name: str, question: str, **info: Any) -> Task:
         ([Task("a", "p"), Task("b", "p")], [Task("c", "p"), Task("a", "p")], True, ["a"]),
     ],
 )
-def test_tasks_are_compared_by_their_questions(
-    training: list[Task], test: list[Task], files: bool, both: list[str]
-) -> None:
+def test_tasks_are_compared_by_question(training: list[Task], test: list[Task], files: bool, both: list[str]) -> None:
     assert [task.id for task in trained(training, test, files)] == both

@@ -85,9 +85,7 @@ def _watch(ends: Ends, folder: Path, **actors: Any) -> Watch:
     return Watch(named, lambda: "while updating in step 3", Host(ends, lambda: how_to_continue(folder)))
 
 
-def test_a_killed_actor_is_reported_while_the_main_thread_waits_for_another(
-    make: Any, events: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_killed_actor_is_reported_while_others_work(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     (server, pid), (worker, _) = make(), make()
     ends = Ends()
     with _watch(ends, tmp_path, vLLM_server=server, training_worker=worker)():
@@ -114,9 +112,7 @@ def test_a_server_whose_engine_is_dead_is_dead(make: Any, events: list[dict[str,
     assert "the vLLM server died" in events[0]["message"]
 
 
-def test_an_error_caused_by_a_dead_actor_is_reported_as_its_death(
-    ray: Any, make: Any, events: list[dict[str, Any]], tmp_path: Path
-) -> None:
+def test_an_error_of_a_dead_actor_names_it(ray: Any, make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     actor, pid = make()
     ends = Ends()
     os.kill(pid, signal.SIGKILL)

@@ -74,9 +74,7 @@ def test_every_server_begins_with_the_model_of_its_policy(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("policy", TRAINED)
-def test_an_update_changes_one_policy_in_the_trainer_and_its_sync_that_one_on_its_server(
-    seen: Seen, policy: str
-) -> None:
+def test_an_update_and_its_sync_change_one_policy_only(seen: Seen, policy: str) -> None:
     stages = list(seen.stages)
     place = stages.index(f"{policy} updated")
     before, updated, synced = (seen.stages[name] for name in stages[place - 1 : place + 2])

@@ -152,9 +152,7 @@ def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() 
 
 @given(workflow=workflows(sequential=True, failing=True, acts=5), seed=st.integers(0, 99), k=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
-def test_on_sequential_workflows_siblings_are_the_rows_of_one_task_turn_and_agent(
-    workflow: Programmed, seed: int, k: int
-) -> None:
+def test_siblings_are_the_rows_of_one_task_turn_and_agent(workflow: Programmed, seed: int, k: int) -> None:
     found, _ = tree(workflow, talkers(seed), k, tasks=Hashed(), rewards={"solver": own_words}, task=TASK)
     if not found.turns:
         return

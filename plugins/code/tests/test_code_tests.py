@@ -27,9 +27,7 @@ TASKS = CodeWithTests(seconds=20)
 @pytest.mark.parametrize(
     ("code", "score", "public", "rate"), [(RIGHT, 1, 1, 1), (SQUARE, 0, 0.5, 1 / 3), ("", 0, 0, 0)]
 )
-def test_the_score_is_1_when_all_tests_pass_and_the_others_are_shares(
-    code: str, score: float, public: float, rate: float
-) -> None:
+def test_the_score_is_of_all_tests_others_are_shares(code: str, score: float, public: float, rate: float) -> None:
     assert asyncio.run(TASKS.score(DOUBLE, code)) == score
     assert asyncio.run(TASKS.public_score(DOUBLE, code)) == public
     assert asyncio.run(TASKS.measures(DOUBLE, code)) == {"pass_rate": pytest.approx(rate)}

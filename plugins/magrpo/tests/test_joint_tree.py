@@ -201,9 +201,7 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
 @pytest.mark.parametrize(
     ("limit", "cross", "widths"), [(64, False, [3, 9, 27, 27]), (20, False, [3, 9, 9, 9]), (64, True, [9, 36, 36, 36])]
 )
-def test_a_tree_has_no_more_joint_actions_than_it_may_and_every_path_goes_on(
-    limit: int, cross: bool, widths: list[int]
-) -> None:
+def test_a_tree_is_within_its_limit_and_every_path_goes_on(limit: int, cross: bool, widths: list[int]) -> None:
     options = {"max_nodes": limit, "joint": "cross" if cross else "aligned"}
     found, _ = tree(Writers(turns=4), TALKERS, k=3, options=options)
     nodes = {name for turn in found.turns for name in str(turn.node).split("+")}

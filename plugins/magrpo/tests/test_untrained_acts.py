@@ -95,9 +95,7 @@ def sampled(
         (Independent(3), Alternating(), 3 * 2, 3 * 4),
     ],
 )
-def test_an_untrained_agent_is_asked_once_for_each_state(
-    sampler: Sampler, workflow: Workflow, asked: int, rows: int
-) -> None:
+def test_an_untrained_agent_is_asked_once_a_state(sampler: Sampler, workflow: Workflow, asked: int, rows: int) -> None:
     policy = WRITERS if isinstance(workflow, Edited) else team("one", "expert")
     sample, times = sampled(sampler, workflow, policy)
     assert (times, len(sample.turns)) == (asked, rows)

@@ -116,9 +116,7 @@ def all_nodes(top: Node) -> Iterator[Node]:
 
 @BOTH_PRIORS
 @BOTH_STRATEGIES
-def test_scores_go_along_the_edges_as_computed_by_hand(
-    monkeypatch: pytest.MonkeyPatch, strategy: Strategy, prior: Prior
-) -> None:
+def test_scores_go_along_edges_as_by_hand(monkeypatch: pytest.MonkeyPatch, strategy: Strategy, prior: Prior) -> None:
     # 0 and 1 at the root, 2 below 0, 3 below 2, 4 fails below 2, 5 below 1, 6 at the root
     steps = [([], "a"), ([], "b"), ([0], "b"), ([0, 0], "a"), ([0, 0], "b"), ([1], "b"), ([], "a")]
     tops = scripted(monkeypatch, steps)
@@ -221,9 +219,7 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
 
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 12), STRATEGY, st.integers(2, 5))
 @settings(max_examples=30, deadline=None)
-def test_the_budget_is_exact_whatever_fails(
-    workflow: Programmed, seed: int, nodes: int, strategy: Strategy, every: int
-) -> None:
+def test_the_budget_is_exact(workflow: Programmed, seed: int, nodes: int, strategy: Strategy, every: int) -> None:
     context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     context.failing = lambda request: number(seed, request[2]) % every == 0
     found = sample(context, nodes, strategy=strategy, arms=["solver", "critic"])
@@ -320,9 +316,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(workflows(), st.integers(0, 5), STRATEGY)
 @settings(max_examples=20, deadline=None)
-def test_on_any_workflow_the_public_choice_is_the_best_and_no_turn_gets_lost(
-    workflow: Programmed, seed: int, strategy: Strategy
-) -> None:
+def test_the_public_choice_is_the_best_and_no_turn_is_lost(workflow: Programmed, seed: int, strategy: Strategy) -> None:
     context = ScriptedContext(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     with pytest.MonkeyPatch.context() as patch:
         tops = watch(patch)

@@ -165,9 +165,7 @@ def test_answers_are_compared_in_both_orders(one: str, other: str, equal: bool) 
 
 
 @pytest.mark.parametrize("endless", ["9^{9^{9}}", "100000000!", "(" * 300 + "1" + ")" * 300])
-def test_a_comparison_that_would_not_end_is_cut_and_the_next_one_works(
-    endless: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_comparison_is_cut_and_the_next_one_works(endless: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matcher, "SECONDS", 0.3)
     assert asyncio.run(same("0.75", "3/4"))  # the process is warm
     started = time.monotonic()

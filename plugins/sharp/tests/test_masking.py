@@ -66,9 +66,7 @@ def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
-def test_every_act_of_a_masked_run_follows_the_mode(
-    mode: Mode, workflow: Programmed, seed: int, data: st.DataObject
-) -> None:
+def test_acts_of_a_masked_run_follow_the_mode(mode: Mode, workflow: Programmed, seed: int, data: st.DataObject) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     episode = episode_of(context)
     before = encode_journal(episode.journal)
@@ -215,9 +213,7 @@ class OnlyWhole(TaskSet):
         ("adder", None, "workflow-error", "'q1', .*ValueError"),
     ],
 )
-def test_a_failed_replay_names_the_mask_and_the_cause(
-    who: str, trouble: Exception | None, reason: str, message: str
-) -> None:
+def test_a_failed_replay_names_mask_and_cause(who: str, trouble: Exception | None, reason: str, message: str) -> None:
     context = ScriptedContext(Sums(), TASK, ScriptedPolicy({"a": "3", "b": "4", "adder": adds}), tasks=OnlyWhole())
     context.failing = lambda request: trouble if request[2] else None  # in a replay
     episode = episode_of(context)

@@ -141,9 +141,7 @@ def games(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[list[str], Ga
 
 @given(games(most=5), st.integers(1, 9), st.integers(0, 9))
 @settings(deadline=None, max_examples=20)
-def test_sampled_shapley_is_efficient_and_evaluates_no_coalition_twice(
-    game: tuple[list[str], Game], orders: int, seed: int
-) -> None:
+def test_sampled_shapley_is_efficient_without_repeats(game: tuple[list[str], Game], orders: int, seed: int) -> None:
     players, value = game
     shares, replayed = play(players, value.__getitem__, SampledShapley(exact_up_to=0, permutations=orders), seed)
     assert sum(shares.values()) == pytest.approx(value[frozenset(players)] - value[frozenset()], abs=1e-9)
