@@ -17,21 +17,30 @@ if TYPE_CHECKING:
     from marl_verl.algo.algorithms import Algorithm, Loss, Metric
     from marl_verl.algo.rewards import Mix
     from marl_verl.algo.sampling import Sampler
-    from marl_verl.api import Run, evaluate, explain, load_run, train
+    from marl_verl.api import Run, evaluate, load_run, train
     from marl_verl.episode import Action, Episode, Team, Turn, Workflow
     from marl_verl.errors import MarlError, RunError
     from marl_verl.plugins import hookimpl
     from marl_verl.tasks import Task, TaskSet
 
+    explain: Callable[..., Any]
+
 __all__ = ["Action", "Advantage", "Algorithm", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
+
+ADDED = {"explain": "inspect"}
+"""Name that a distribution adds by an entry point of the group `marl_verl.api` -> the extra that installs it."""
 
 
 def lazy(package: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package that imports a name at its first use, as its file does for type checkers."""
 
     def load(name: str) -> Any:
+        if package == __name__ and name in ADDED:
+            from marl_verl.extensions import required
+
+            return required("api", name, f"marl_verl.{name}", ADDED[name])
         if name not in lazy_names(package):
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         return getattr(importlib.import_module(lazy_names(package)[name]), name)

@@ -1,6 +1,6 @@
-"""The Python API: what the commands `train`, `eval` and `explain` do, for scripts and notebooks; docs/python.md.
+"""The Python API: what the commands `train` and `eval` do, for scripts and notebooks; docs/python.md.
 
-Modules are imported in the functions, so that `explain` and `--help` need neither Hydra nor Ray.
+Modules are imported in the functions, so that `--help` needs neither Hydra nor Ray.
 """
 
 import json
@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from marl_verl.errors import MarlError
 from marl_verl.files import SAFE_PATH, read_json
-from marl_verl.inspect.run_files import Run, load_run
+from marl_verl.run.reading import Run, load_run
 from marl_verl.threads import outside_loop
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from marl_verl.evaluation.launch import Evaluation
-    from marl_verl.inspect.explained import ExplainedRows
     from marl_verl.run.prepare import Plan
     from marl_verl.run.progress import Display, Progress
 
-__all__ = ["Run", "evaluate", "explain", "load_run", "train"]
+__all__ = ["Run", "evaluate", "load_run", "train"]
 
 StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -194,35 +193,6 @@ def evaluate(
             checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
         with locked(checked.run) as lock:
             return launch(checked, display, lock)
-
-
-def explain(
-    source: Mapping[str, Any] | StrPath, *, step: int | None = None, plugins: Sequence[StrPath] = ()
-) -> "ExplainedRows":
-    """Explain how the advantage of each row was computed, as `marl-verl explain` does.
-
-    Args:
-        source: a document {"algorithm": ..., "options": ..., "rows": [...]}, a file with one, or a run directory.
-        step: of the run; default: the latest stored one.
-        plugins: plugin files in addition to the run's copies.
-
-    Returns:
-        A list with a record per row: reward, return, baseline, scale, advantage, group and more. Its `text()` is the
-        table that the command prints, and `text(row="q0_1_0")` the derivation of one row.
-
-    Raises:
-        MarlError: an invalid document, or a step that the run has not stored.
-    """
-    from marl_verl.inspect.explained import ExplainedRows
-    from marl_verl.inspect.run_files import read_rows, run_of, stored_file, use_plugin_files
-
-    files = [Path(file) for file in plugins]
-    if isinstance(source, Mapping):
-        use_plugin_files(None, files)
-        return ExplainedRows(source)
-    use_plugin_files(run_of(Path(source)), files)
-    file = stored_file(Path(source), "rows", step)
-    return ExplainedRows(read_rows(file), f"'{file}'")
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from marl_verl_inspect.explain import ExplainedRows
 from omegaconf import DictConfig
 
 from marl_verl import MarlError, RunError, evaluate, explain, load_run, train
@@ -18,7 +19,6 @@ from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.api import _lines
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
-from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.run import prepare
 from marl_verl.run.progress import Display
 from marl_verl.run.run_dir import RunDir

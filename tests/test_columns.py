@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_inspect.explain import ExplainedRows
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_sampler
 from marl_verl_testing.algorithm import row_of as row
 
@@ -25,7 +26,6 @@ from marl_verl.config.parts import columns_of
 from marl_verl.episode import Turn
 from marl_verl.episode.workflow import Single
 from marl_verl.errors import MarlError
-from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.tasks import Task
 
 

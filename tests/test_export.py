@@ -161,11 +161,10 @@ def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(ru
 def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int) -> None:
     import torch
     import torch.distributed
+    from marl_verl_inspect.export import assembled
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    from marl_verl.run.checkpoint.export import assembled
 
     world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
     whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_inspect.explain import ExplainedRows
 from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.algo.advantage import RowTable
@@ -15,7 +16,6 @@ from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.algorithms.presets import gae as reference
 from marl_verl.errors import MarlError
-from marl_verl.inspect.explained import ExplainedRows
 from tests.batches import FIT, Rows, algorithm, row
 
 UNIT = st.floats(0, 1)

@@ -284,7 +284,7 @@ def state(actor: Actor) -> dict[str, Any]:
 def test_checkpoints_continue_on_either_backend(
     verl_model: Path, overrides: tuple[str, ...], makers: tuple[Workers, Workers], tmp_path: Path
 ) -> None:
-    from marl_verl.run.checkpoint import export as files
+    from marl_verl_inspect import export as files
 
     before, after = (started(make, verl_model, *overrides) for make in makers)
     for _ in range(2):  # the learning rate of the first one is 0

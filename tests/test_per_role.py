@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_inspect.explain import ExplainedRows
 from marl_verl_testing import check_algorithm
 
 from marl_verl import plugins
@@ -19,7 +20,6 @@ from marl_verl.algo.algorithms.presets import grpo, reinforce_pp
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.errors import MarlError
-from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.team import TeamConfig, read_team
 from tests.batches import Rows, episodes, keep, row
 

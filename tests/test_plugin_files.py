@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_inspect.files import use_plugin_files
 
 from marl_verl import plugins
 from marl_verl.errors import MarlError
-from marl_verl.inspect.run_files import run_of, use_plugin_files
 from marl_verl.plugins import loading, one_file
 from marl_verl.run import prepare
 from marl_verl.run.progress import Display
+from marl_verl.run.reading import run_of
 from tests.run_folder import made_run
 
 QUICKSTART = Path(__file__).parents[1] / "recipes" / "quickstart"

@@ -13,7 +13,7 @@ from marl_verl_sharp.ledgers import WORKERS
 
 from marl_verl.episode import Act, Action, Turn
 from marl_verl.errors import MarlError
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 from tests.benchmarks.results import cells, page
 from tests.benchmarks.results.claim import Arm, Claim, Comparison
 from tests.benchmarks.results.claims import CLAIMS

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_inspect.replay import _score, differences, rerun
 from marl_verl_mars2.algorithm import Shaped
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import row
@@ -19,7 +20,6 @@ from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.errors import MarlError
-from marl_verl.inspect.replay import _score, differences, rerun
 from marl_verl.team import TeamConfig
 from tests.batches import team_config
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_inspect.explain import ExplainedRows
 from marl_verl_sharp.counterfactual import Counterfactual, SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_workflow, shown
 
@@ -16,7 +17,6 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
 from marl_verl.episode.errors import Limits
-from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.tasks import TaskSet
 from marl_verl.team import AgentConfig, acting
 from marl_verl.trainer.metrics import agent_statistics

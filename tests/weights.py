@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from marl_verl_inspect import export
 from safetensors.torch import load_file
 
 from marl_verl.config.stored import read_config
 from marl_verl.files import read_json
 from marl_verl.models.count import model_folder
-from marl_verl.run.checkpoint import export, folders
+from marl_verl.run.checkpoint import folders
 
 
 def change(run: Path, policy: str) -> float:

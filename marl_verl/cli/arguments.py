@@ -1,4 +1,4 @@
-"""Arguments shared by several commands: --plugin FILE, --variant NAME, and RUN with --step N or FILE."""
+"""Arguments shared by several commands: --plugin FILE, --local, --variant NAME."""
 
 import argparse
 from pathlib import Path
@@ -27,9 +27,3 @@ def show_variants(recipe: Path) -> int:
     variants = variants_of(recipe)
     show("\n".join(f"{name:<18}  {variants[name].about}" for name in variants) or f"'{recipe}' has no variants")
     return 0
-
-
-def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
-    """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
-    parser.add_argument("source", type=Path, metavar="RUN|FILE", help=f"a run directory, or {file}")
-    parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")

@@ -21,9 +21,6 @@ COMMANDS = {
     "train": "train a team from a recipe",
     "recipes": "list the bundled recipes, or copy them",
     "eval": "evaluate a trained team on held-out tasks",
-    "export": "write a trained policy as a folder that transformers and vLLM load",
-    "explain": "show how each advantage was computed",
-    "replay": "replay a stored episode without a model, and show it",
     "plugins": "list plugins and the names that they register",
 }
 

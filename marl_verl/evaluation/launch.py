@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marl_verl_inspect.export import Source
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
 
@@ -27,11 +28,10 @@ from marl_verl.errors import MarlError, shown
 from marl_verl.evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
 from marl_verl.extensions import extension, names
 from marl_verl.files import read_bytes, read_json, write_json
-from marl_verl.inspect.run_files import read_episodes
 from marl_verl.plugins import one_file
-from marl_verl.run.checkpoint.export import Source
 from marl_verl.run.prepare import check_team
 from marl_verl.run.progress import Display
+from marl_verl.run.reading import read_episodes
 from marl_verl.run.rehearsal import rehearse
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from marl_verl_inspect.export import export
 
 from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.events import emit
 from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.checkpoint.export import export
 from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import averages, by_set, means, play

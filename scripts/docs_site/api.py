@@ -31,14 +31,18 @@ def _top() -> str:
     import marl_verl
 
     link = "| [`{name}`][marl_verl.{module}.{name}] | `marl_verl.{module}` |"
-    modules = {name: marl_verl.lazy_names("marl_verl")[name].partition(".")[2] for name in marl_verl.__all__}
-    rows = [link.format(name=name, module=module) for name, module in modules.items()]
+    lazy = marl_verl.lazy_names("marl_verl")
+    modules = {name: lazy[name].partition(".")[2] for name in marl_verl.__all__ if name in lazy}
+    added = {name: getattr(marl_verl, name).__module__ for name in marl_verl.ADDED}
+    rows = [f"| [`{name}`][{module}.{name}] | `{module}` |" for name, module in added.items()]
+    rows += [link.format(name=name, module=module) for name, module in modules.items()]
     members = "\n".join(f"        - {name}" for name, module in sorted(modules.items()) if module == "api")
     lines = ["# Python API", "", "The names of `import marl_verl`. Scripts use `train`, `evaluate`, `explain` and"]
     lines += ["`load_run` ([examples](../python.md)); plugins use the others ([examples](../plugins.md)).", ""]
     lines += ["| name | module |", "|---|---|", *sorted(rows, key=str.casefold), ""]
     listed = " · ".join(f"[`{module}`]({page}.md)" for page, module in MODULES.items())
     lines += [f"Public modules: {listed}.", "", "::: marl_verl.api", "    options:", "      members:", members, ""]
+    lines += [f"::: {module}.{name}\n    options: {{show_root_heading: true}}\n" for name, module in added.items()]
     return "\n".join(lines)
 
 

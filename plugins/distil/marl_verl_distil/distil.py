@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import yaml
+from marl_verl_inspect.export import choose, export
+from marl_verl_inspect.files import stored_file
 from omegaconf import OmegaConf
 
 from marl_verl.api import alone, evaluate, planned, train, trained
@@ -28,11 +30,10 @@ from marl_verl.evaluation.launch import launch, plan
 from marl_verl.evaluation.request import Options
 from marl_verl.extensions import names
 from marl_verl.files import write_json
-from marl_verl.inspect.run_files import Run, stored_file
 from marl_verl.plugins.one_file import COPIES, REWARDS
-from marl_verl.run.checkpoint.export import choose, export
 from marl_verl.run.prepare import DATA, check_team, make_run_directory
 from marl_verl.run.progress import Display
+from marl_verl.run.reading import Run
 from marl_verl.run.run_dir import locked
 from marl_verl.run.terminal import table
 from marl_verl.tasks.base import read_tasks

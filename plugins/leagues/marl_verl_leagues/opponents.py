@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from marl_verl_inspect.export import Source, export
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import FloatArray
@@ -36,7 +37,6 @@ from marl_verl.errors import MarlError, user_error
 from marl_verl.events import timed
 from marl_verl.files import read_json, write_json
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.checkpoint.export import Source, export
 from marl_verl.team import TeamConfig
 from marl_verl_leagues.opponent import Opponent, past_name
 

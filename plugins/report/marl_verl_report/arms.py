@@ -17,7 +17,7 @@ from marl_verl.cli.main import reported
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError, RunError, check_known, unknown
 from marl_verl.files import read_json
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 from marl_verl.run.run_dir import STARTS
 from marl_verl.run.terminal import show
 

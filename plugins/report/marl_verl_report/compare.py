@@ -9,7 +9,7 @@ from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
 from marl_verl.config.compose import compose
 from marl_verl.errors import MarlError
 from marl_verl.files import write_json
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 from marl_verl.run.terminal import show
 from marl_verl_report import decide, draw
 from marl_verl_report.arms import Arm, Cell, curve, measured, parsed_measure, trained

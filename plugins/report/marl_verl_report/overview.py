@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from marl_verl_inspect.files import use_plugin_files
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -13,7 +14,7 @@ from marl_verl.config.parts import algorithm_of
 from marl_verl.config.stored import check_run, marl_section, read_config, team_of
 from marl_verl.errors import MarlError, user_error
 from marl_verl.files import read_json, read_text
-from marl_verl.inspect import run_files
+from marl_verl.run.reading import Run as StoredRun
 from marl_verl.run.run_dir import STARTS, RunDir, how_to_continue, is_running
 from marl_verl_report import curves, steps
 
@@ -27,7 +28,7 @@ Run = dict[str, Any]
 def use(folder: Path, plugin_files: Sequence[Path]) -> None:
     """Use the plugin files of a run, and those given, from here on. MarlError: it is not a run directory."""
     check_run(folder, "config.yaml")
-    run_files.use_plugin_files(folder, plugin_files)
+    use_plugin_files(folder, plugin_files)
 
 
 def read(folder: Path) -> Run:
@@ -42,7 +43,7 @@ def _read(folder: Path) -> Run:
     path = folder / "config.yaml"
     config = _config(path, path.stat().st_mtime_ns)
     marl, total = marl_section(config), OmegaConf.select(config, TOTAL)
-    records = run_files.Run(folder).metrics
+    records = StoredRun(folder).metrics
     starts = read_json(folder / STARTS) if (folder / STARTS).is_file() else []
     plugins = read_json(folder / "plugins.json") if (folder / "plugins.json").is_file() else []
     used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}

@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_verl_inspect.explain import ExplainedRows
+
 from marl_verl.episode import Act, Action, Episode, Turn
 from marl_verl.episode.codec import encode_call
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
-from marl_verl.inspect.episodes import EpisodeFile
-from marl_verl.inspect.explained import ExplainedRows
-from marl_verl.inspect.run_files import read_episodes, read_rows
+from marl_verl.run.reading import EpisodeFile, read_episodes, read_rows
 from marl_verl.run.run_dir import RunDir
 
 MOST_MEMBERS = 64

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_inspect.files import use_plugin_files
 from marl_verl_report import curves, steps
 from marl_verl_report import report as page_of
 
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
-from marl_verl.inspect.run_files import use_plugin_files
 from marl_verl.run.run_dir import RunDir, is_running, locked
 from tests.run_folder import PLANTED, run_folder
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_inspect.explain import ExplainedRows
 from marl_verl_self_play import proposer_solver as arithmetic
 from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame
 from marl_verl_self_play.proposer_solver import (
@@ -27,7 +28,6 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.algo.sampling import Independent
-from marl_verl.inspect.explained import ExplainedRows
 from marl_verl.trainer.data import AdvantageMemory
 
 BEGINS = Task("p", "write", {"first": "3", "terms": 3, "largest": 8})

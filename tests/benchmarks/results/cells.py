@@ -13,7 +13,7 @@ from typing import Any
 from marl_verl_report import arms
 from marl_verl_report.arms import curve
 
-from marl_verl.inspect.run_files import Run, load_run
+from marl_verl.run.reading import Run, load_run
 from marl_verl.run.run_dir import STARTS
 from marl_verl.version import __version__
 from tests.benchmarks.results.claim import Arm, Claim

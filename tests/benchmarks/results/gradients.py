@@ -20,7 +20,7 @@ from marl_verl_testing.algorithm import row_of as row
 from marl_verl.algo.advantage import FloatArray, RowTable
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Turn
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 
 STEP = 10
 

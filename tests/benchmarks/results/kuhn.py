@@ -6,7 +6,7 @@ from pathlib import Path
 from marl_verl_self_play.kuhn import exploitability
 from marl_verl_self_play.kuhn_poker import strategy_of
 
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 
 POLICY = "player"
 

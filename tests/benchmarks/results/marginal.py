@@ -18,8 +18,8 @@ import numpy as np
 from marl_verl_sharp.ledgers import DIGITS, NOTHING, PLANNER, READER, WORKERS
 
 from marl_verl.episode import Episode
-from marl_verl.inspect.run_files import Run
 from marl_verl.models.chat import Chat
+from marl_verl.run.reading import Run
 
 STEP = 10
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from marl_verl_report.arms import column, measured
 
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 
 POINTS = 0.05
 DECADES = 0.18

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from marl_verl_report.arms import curve
 
-from marl_verl.inspect.run_files import Run
+from marl_verl.run.reading import Run
 from tests.benchmarks.results.claim import SHORT, Arm, Claim, Comparison, steps
 from tests.benchmarks.results.dr_mas import HALF
 from tests.benchmarks.results.measures import AREA, DECADES, GREEDY, POINTS, SAMPLING, Measure, largest, log10, of

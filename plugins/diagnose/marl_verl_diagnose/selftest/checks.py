@@ -178,9 +178,8 @@ def test_export_eval(place: Place, record_property: Record) -> None:
     """transformers loads an exported policy, whose weights have changed; `marl-verl eval` repeats the run's own
     validation: equal in float32, within 2 tasks in bf16"""
     import torch
+    from marl_verl_inspect.export import choose, export
     from transformers import AutoModelForCausalLM
-
-    from marl_verl.run.checkpoint.export import choose, export
 
     run, _ = colocated(place)
     output = place.work / "exported"

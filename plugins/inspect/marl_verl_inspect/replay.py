@@ -1,14 +1,17 @@
-"""Replay a stored episode without model requests or calls: each act gets its recorded action, and the answer is scored;
-and the output of `marl-verl replay`: a list of episodes, or one episode as a conversation with its rewards."""
+"""`marl-verl replay RUN|FILE`: replay a stored episode without model requests or calls: each act gets its recorded
+action, and the answer is scored; show it as a conversation with its rewards, or list the episodes."""
 
+import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
+from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
 from marl_verl.episode import Act, ActRecord, Episode, Journal, ReplayMismatch, Run, Turn, Workflow
 from marl_verl.episode.codec import plain, shared_messages
 from marl_verl.episode.engine import replayed
@@ -16,11 +19,24 @@ from marl_verl.episode.errors import short
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import Observation, message_text
 from marl_verl.errors import user_error
-from marl_verl.inspect.episodes import EpisodeFile, Header
 from marl_verl.options import build
-from marl_verl.run.terminal import count, harmless, indented, table
+from marl_verl.run.reading import EpisodeFile, Header, read_episodes, run_of
+from marl_verl.run.terminal import count, harmless, indented, show, table
 from marl_verl.tasks import TaskSet
 from marl_verl.team import Named
+from marl_verl_inspect.files import add_file_arguments, episode_of, file_of_episode, use_plugin_files
+
+EXAMPLES = """
+FILE is a file of a run's journals/ (one per training step) or episodes/ (some episodes of each validation): JSON lines,
+optionally compressed. The workflow runs again with the recorded actions and call results; no model is queried and no
+call is executed. The answer is scored again. Exit code 2 where the result differs from the stored one.
+
+  marl-verl replay runs/inventory-1 --step 12              the episodes of a step; default: the latest
+  marl-verl replay runs/inventory-1 --episode s7t00000_1   one episode: observations, actions and rewards
+  marl-verl replay runs/inventory-1 --episode g20t00000_0  the id has the step; this one is of a validation
+  marl-verl replay FILE --episode s12t00000_0 --stored     the stored episode, without a replay or its plugin
+  marl-verl replay runs/paths --episode s12t00000_0 --edit mover:0 b4      what if the mover had said b4?
+"""
 
 Key = tuple[str, str]  # (agent that the workflow called, slot)
 Seen = dict[str, tuple[str, Observation]]  # agent -> (name, observation) of its latest act
@@ -221,3 +237,41 @@ def _beside(episode: Episode, header: Header) -> list[str]:
 def line(text: str, width: int) -> str:
     """A text as one line of at most `width` characters."""
     return short(" ".join(text.split()), width)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Replay a stored episode without a model, and show it as a conversation with its rewards."
+    add_plugin_argument(parser)
+    add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
+    parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")
+    parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
+    edit = "continue from an act such as mover:0 with this text as its action, and with its own, by the run's models"
+    parser.add_argument("--edit", nargs=2, metavar=("ACT", "TEXT"), help=edit)
+    parser.add_argument("--continuations", type=int, metavar="N", help="of --edit: sampled ones (default: 1, greedy)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="of --edit, as of `marl-verl eval`")
+    add_backend_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit code 2 also where the replay differs from the stored episode."""
+    if options.edit is not None:
+        from marl_verl.cli.eval import evaluated  # here: the rest imports neither Hydra nor torch
+
+        how = {"edit": (options.episode or "", *options.edit), "episodes": options.continuations, "step": options.step}
+        options.source = evaluated(options.source, options.overrides, options, **how)
+        options.episode, options.stored, options.step = "edited_0", True, None  # the first edited continuation
+    use_plugin_files(run_of(options.source), options.plugin)
+    file, name = read_episodes(file_of_episode(options.source, options.episode, options.step)), options.episode
+    if name is None and len(file.episodes) == 1 and not file.failures:
+        (name,) = file.episodes
+    if name is None:
+        show(list_text(file))
+        return 0
+    episode = episode_of(file, name)
+    again = None if options.stored else replay(file.header, episode)
+    show(episode_text(file.header, episode, again))
+    changes = [] if again is None else differences(episode, again)
+    if changes:
+        problem = harmless(f"episode '{name}' is not what is stored: {'; '.join(changes)}")
+        print("marl-verl:", " ".join(problem.split()), file=sys.stderr)
+    return 2 if changes else 0

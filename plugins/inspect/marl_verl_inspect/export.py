@@ -1,4 +1,4 @@
-"""Export of a policy from a checkpoint to a Hugging Face folder: model, adapter, or adapter merged into its model.
+"""`marl-verl export RUN`: a policy from a checkpoint as a Hugging Face folder for transformers and vLLM.
 
     model     the trained weights
     adapter   B and A of each layer, for the run's base model, in peft's format
@@ -9,6 +9,7 @@ checkpoint has `model_world_size_W_rank_R.pt` from each of W ranks. Its tensors 
 dimension. A policy with an adapter saves only the adapter.
 """
 
+import argparse
 import os
 import re
 import shutil
@@ -25,6 +26,15 @@ from marl_verl.errors import MarlError, check, check_known, user_error
 from marl_verl.files import read_json, write_json
 from marl_verl.models.count import model_folder
 from marl_verl.run.checkpoint import folders
+from marl_verl.run.terminal import harmless, show
+
+EXAMPLES = """
+The folder has weights (safetensors), config, tokenizer with chat template and generation config. A policy that trained
+an adapter (LoRA) is written as an adapter in peft's format, which names its base model; --merge writes a full model.
+Weights keep the precision of training. No process is started, and DIR is written completely or not at all.
+
+  marl-verl export runs/inventory-1 --policy asker --output asker --step 20   default: the latest complete checkpoint
+"""
 
 WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
 OF_MODEL = ("config.json", "generation_config.json")
@@ -223,3 +233,20 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
     if whole is None or whole.shape != parts[0].shape:
         raise MarlError(f"tensor '{name}' in '{folder}' has an unsupported sharding: {placement}")
     return whole
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
+    parser.add_argument("--policy", metavar="NAME", required=True, help="a trained policy")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")
+    parser.add_argument("--step", type=int, metavar="N", help="checkpoint step (default: the latest complete one)")
+    parser.add_argument("--merge", action="store_true", help="merge an adapter into its base model")
+
+
+def run(options: argparse.Namespace) -> int:
+    check_output(options.output)
+    source = choose(options.folder, options.policy, options.step)
+    kind = export(source, options.output, options.merge)
+    show(harmless(f"wrote '{options.output}': policy {source.policy} of step {source.step} as {kind}"))
+    return 0

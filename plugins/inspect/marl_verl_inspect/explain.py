@@ -1,13 +1,19 @@
-"""How each advantage was computed, with the same code for a document, a file, a stored step of a run, and training; and
-the output of `marl-verl explain`.
+"""`marl-verl explain RUN|FILE`: how each advantage was computed, with the same code for a document, a file, a stored
+step of a run, and training.
 
 A document is {"algorithm": name, "options": {...}, "rows": [...]}; its rows are those of `RowTable.from_rows`.
 """
 
+import argparse
 import dataclasses
 import inspect
 import itertools
+import json
+import os
+import sys
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,13 +22,25 @@ import numpy as np
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit import ReplayCredit, TableCredit
+from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, user_error
 from marl_verl.options import Part
-from marl_verl.run.terminal import count, table
+from marl_verl.run.reading import read_rows, run_of
+from marl_verl.run.terminal import count, show, table
+from marl_verl_inspect.files import add_file_arguments, stored_file, use_plugin_files
 
 Record = dict[str, Any]
+EXAMPLES = """
+FILE is JSON, optionally gzipped, with the keys algorithm, options and rows (docs/explain.md).
+
+  marl-verl explain rows.json                          every row: reward, return, baseline, scale, advantage, group
+  marl-verl explain rows.json --row q0_1_0             one row's derivation, with the rows of its group
+  marl-verl explain runs/inventory-1 --step 12         the advantages of training step 12
+  marl-verl explain runs/inventory-1 --json            the latest stored step, as JSON
+"""
+
 COLUMNS = ("key", "agent", "reward", "return", "baseline", "scale", "advantage")
 
 
@@ -213,3 +231,51 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value + 0.0:.6g}"  # + 0.0: of a negative zero, zero
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
+
+
+def explain(
+    source: Mapping[str, Any] | str | os.PathLike[str],
+    *,
+    step: int | None = None,
+    plugins: Sequence[str | os.PathLike[str]] = (),
+) -> ExplainedRows:
+    """Explain how the advantage of each row was computed, as `marl-verl explain` does.
+
+    Args:
+        source: a document {"algorithm": ..., "options": ..., "rows": [...]}, a file with one, or a run directory.
+        step: of the run; default: the latest stored one.
+        plugins: plugin files in addition to the run's copies.
+
+    Returns:
+        A list with a record per row: reward, return, baseline, scale, advantage, group and more. Its `text()` is the
+        table that the command prints, and `text(row="q0_1_0")` the derivation of one row.
+
+    Raises:
+        MarlError: an invalid document, or a step that the run has not stored.
+    """
+    files = [Path(file) for file in plugins]
+    if isinstance(source, Mapping):
+        use_plugin_files(None, files)
+        return ExplainedRows(source)
+    use_plugin_files(run_of(Path(source)), files)
+    file = stored_file(Path(source), "rows", step)
+    return ExplainedRows(read_rows(file), f"'{file}'")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show how the advantage of each row of a file or a stored training step was computed."
+    add_plugin_argument(parser)
+    add_file_arguments(parser, "a file with rows")
+    parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
+    parser.add_argument("--json", action="store_true", help="print all rows as a JSON list, one record per row")
+
+
+def run(options: argparse.Namespace) -> int:
+    rows = explain(options.source, step=options.step, plugins=options.plugin)
+    if options.json:
+        show("[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in rows) + "\n]")
+    else:
+        show(rows.text(options.row))
+    if rows.difference is not None:
+        print(f"marl-verl: {rows.difference}", file=sys.stderr)
+    return 0

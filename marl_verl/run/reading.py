@@ -1,32 +1,24 @@
-"""Read the files of a run directory."""
+"""Read what a run has stored: `Run` and its files. Errors name the file and the line."""
 
 import json
 import os
-import re
 from collections import UserDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl import plugins
 from marl_verl.episode import Episode
+from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, missing, user_error
 from marl_verl.files import read_bytes, read_json
-from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.run.run_dir import PLACES, RunDir, unpacked
+from marl_verl.tasks import Split
+from marl_verl.team import Named
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-    from marl_verl.inspect.episodes import EpisodeFile
-
-KEEP = {
-    "journals": "marl.run.keep_journals=1",
-    "episodes": "marl.rollout.keep_episodes=4",
-    "rows": "marl.run.keep_rows=1",
-}
-"""Folder of a run -> the option with which a run stores it."""
 
 
 class Run(os.PathLike[str]):
@@ -111,29 +103,6 @@ class _Steps(UserDict[int, Any]):
         return self._read(self.data[step])
 
 
-def stored_file(source: Path, place: str, step: int | None = None) -> Path:
-    """A file as it is; of a run that of a step (default: the latest) in one of `PLACES`. MarlError: it has none."""
-    if not source.is_dir():
-        return source
-    files = RunDir(source).stored(place)
-    if not files:
-        raise MarlError(f"run '{source}' has no stored {place}: train it with {KEEP[place]}")
-    step = max(files) if step is None else step
-    if step not in files:
-        near = sorted(sorted(files, key=lambda stored: abs(stored - step))[:3])
-        raise MarlError(f"run '{source}' has no {place} of step {step}: the nearest are {', '.join(map(str, near))}")
-    return files[step]
-
-
-def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
-    """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
-    validation at step 20), else of the latest."""
-    place = re.match(r"([a-z])(\d+)t\d", name or "")
-    if step is None and place:
-        step = int(place[2])
-    return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
-
-
 def read_file(path: Path) -> bytes:
     """The content of a file, decompressed. MarlError if it cannot be read."""
     if not path.exists():
@@ -150,8 +119,6 @@ def read_rows(path: Path) -> Any:
 
 def read_episodes(path: Path) -> "EpisodeFile":
     """A file of stored episodes."""
-    from marl_verl.inspect.episodes import EpisodeFile  # here: `explain` does not need it and must start fast
-
     return EpisodeFile.parse(read_file(path), f"'{path}'")
 
 
@@ -159,13 +126,72 @@ def _episodes(path: Path) -> list[Episode]:
     return list(read_episodes(path).episodes.values())
 
 
-def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
-    """Load the plugin files that a run has copied, and `files`."""
-    plugins.use_files(one_file.read_files(files) if run is None else one_file.files_of_run(run, files))
-
-
 def run_of(source: Path) -> Path | None:
     """The run directory that a path is or that contains a stored file; None for another file."""
     if source.is_dir():
         return source
     return source.parent.parent if source.parent.name in (*PLACES, "evaluations") else None
+
+
+@dataclass(frozen=True)
+class Header:
+    """The first line of a file; see `run.records.header`."""
+
+    step: int
+    split: Split
+    agents: dict[str, dict[str, Any]]
+    task: Named
+    workflow: Named
+    algorithm: Named
+    sampler: Named
+
+
+@dataclass(frozen=True)
+class StoredFailure:
+    """A failed attempt: class of the failure, error message, and task."""
+
+    failure: str
+    detail: str
+    uid: str
+    session: int
+    task: str
+
+    @property
+    def id(self) -> str:
+        """The id that the episode would have; in a tree several failures may share it."""
+        return f"{self.uid}_{self.session}"
+
+
+@dataclass(frozen=True)
+class EpisodeFile:
+    """A file of stored episodes (id -> episode, in its order); `source` is its name in errors."""
+
+    source: str
+    header: Header
+    episodes: dict[str, Episode] = field(default_factory=dict)
+    failures: list[StoredFailure] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, content: bytes, source: str) -> "EpisodeFile":
+        """Parse the content of a file. MarlError: it has no header, another schema, or a line that cannot be read."""
+        (_, head), *rest = _values(content.split(b"\n"), source)
+        if head.get("schema") != SCHEMA:
+            raise MarlError(f"{source} does not begin with a header of episodes in schema {SCHEMA}, which is read here")
+        file = cls(source, decode(Header, head, f"{source}: the header in line 1"))
+        for where, data in rest:
+            if "failure" in data:
+                file.failures.append(decode(StoredFailure, data, where))
+            else:
+                with user_error(where):
+                    episode = decode_episode(data)
+                file.episodes[episode.id] = episode
+        return file
+
+
+def _values(lines: list[bytes], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name in errors, value) of each line, the first one also where it is empty."""
+    for number, line in enumerate(lines, start=1):
+        where = f"{source}, line {number}"
+        if line.strip() or number == 1:
+            with user_error(f"{where} is damaged", TypeError, ValueError, RecursionError):
+                yield where, dict(json.loads(line))

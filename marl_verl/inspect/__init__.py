@@ -1,1 +1,0 @@
-"""Look at what a run has stored: explain advantages, replay episodes. Nothing here imports torch."""

@@ -1,0 +1,1 @@
+"""Look at what a run has stored: explain advantages, replay episodes; and export its policies."""

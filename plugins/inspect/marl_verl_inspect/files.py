@@ -1,0 +1,62 @@
+"""Which of a run's stored files a command reads, with the plugin files of the run."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from marl_verl import plugins
+from marl_verl.episode import Episode
+from marl_verl.errors import MarlError
+from marl_verl.plugins import one_file
+from marl_verl.run.reading import EpisodeFile
+from marl_verl.run.run_dir import RunDir
+
+KEEP = {
+    "journals": "marl.run.keep_journals=1",
+    "episodes": "marl.rollout.keep_episodes=4",
+    "rows": "marl.run.keep_rows=1",
+}
+"""Folder of a run -> the option with which a run stores it."""
+
+
+def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
+    """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
+    parser.add_argument("source", type=Path, metavar="RUN|FILE", help=f"a run directory, or {file}")
+    parser.add_argument("--step", type=int, metavar="N", help="step of the run (default: the latest stored)")
+
+
+def stored_file(source: Path, place: str, step: int | None = None) -> Path:
+    """A file as it is; of a run that of a step (default: the latest) in one of `PLACES`. MarlError: it has none."""
+    if not source.is_dir():
+        return source
+    files = RunDir(source).stored(place)
+    if not files:
+        raise MarlError(f"run '{source}' has no stored {place}: train it with {KEEP[place]}")
+    step = max(files) if step is None else step
+    if step not in files:
+        near = sorted(sorted(files, key=lambda stored: abs(stored - step))[:3])
+        raise MarlError(f"run '{source}' has no {place} of step {step}: the nearest are {', '.join(map(str, near))}")
+    return files[step]
+
+
+def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
+    """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
+    validation at step 20), else of the latest."""
+    place = re.match(r"([a-z])(\d+)t\d", name or "")
+    if step is None and place:
+        step = int(place[2])
+    return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
+
+
+def episode_of(file: EpisodeFile, name: str) -> Episode:
+    """The episode of a file with an id. MarlError: no such episode."""
+    if name not in file.episodes:
+        ids = f"{len(file.episodes)} others such as '{next(iter(file.episodes), '')}'"
+        raise MarlError(f"{file.source} has no episode '{name}', but {ids}")
+    return file.episodes[name]
+
+
+def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:
+    """Load the plugin files that a run has copied, and `files`."""
+    plugins.use_files(one_file.read_files(files) if run is None else one_file.files_of_run(run, files))
