@@ -20,6 +20,9 @@
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
+- `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config
+  (`backend/protocol.py`). That of `local`, whose runs are in the command's process, also has `check_settings(config,
+  pools)`, which raises MarlError; `run_here`; `load()`, which imports what a run needs; and `train`, the command.
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
 """

@@ -1,4 +1,4 @@
-"""Replaces the trainer in tests of `supervisor.run_here`: functions that take a run directory.
+"""Replaces the trainer in tests of `marl_verl_local.run_here`: functions that take a run directory.
 
 python -m tests.embedded_work NAME FOLDER    does the work NAME in this process, as `marl-verl train --local` would
 """
@@ -10,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+from marl_verl_local import run_here
+
 from marl_verl.algo.sampling.scoring import scored
 from marl_verl.cli.main import reported
 from marl_verl.errors import MarlError
 from marl_verl.events import emit
-from marl_verl.run import supervisor
 from marl_verl.run.progress import Display
 from marl_verl.threads import Limit, perform
 
@@ -81,7 +82,7 @@ if __name__ == "__main__":
     work, place = f"tests.embedded_work:{sys.argv[1]}", Path(sys.argv[2])
 
     def call() -> int:
-        supervisor.run_here(work, place, place / "train.log", False, Display())
+        run_here(work, place, place / "train.log", False, Display())
         print("finished")
         return 0
 

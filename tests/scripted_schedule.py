@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from marl_verl_local.session import MemoryStore
 from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Report, Rows
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schema import Filter

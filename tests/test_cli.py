@@ -17,6 +17,7 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from marl_verl import extensions
 from marl_verl.cli.main import COMMANDS, main, registered
 from marl_verl.config.compose import compose, with_overrides
 from marl_verl.errors import MarlError
@@ -125,7 +126,9 @@ def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.M
     assert (run / "checkpoints" / "step_20" / "team.json").is_file()
 
 
-def test_a_run_may_be_continued_on_another_backend(run: Path, refused: Refused) -> None:
+def test_a_run_may_be_continued_on_another_backend(
+    run: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     steps = "trainer.total_training_steps=50"
     assert prepare.continue_run(run, [steps]).resolved.marl.run.backend == "verl"
     make_run_directory(prepare.continue_run(run, [steps, "marl.run.backend=local"]), Display.of(False))
@@ -134,6 +137,10 @@ def test_a_run_may_be_continued_on_another_backend(run: Path, refused: Refused) 
     assert prepare.continue_run(run, [steps, "marl.run.backend=verl"]).resolved.marl.run.backend == "verl"
     arguments = ("train", "--resume", str(run), steps, "--local", "marl.schedule.mode=async")
     assert "but with marl.run.backend=local there is one process" in refused(*arguments)
+    installed = extensions.extension
+    monkeypatch.setattr(extensions, "extension", lambda *key: None if key[0] == "backend" else installed(*key))
+    message = "marl.run.backend=local is not installed: pip install 'marl-verl[local]' adds it"
+    assert message in refused("train", "--resume", str(run), steps, "--local")
 
 
 def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:

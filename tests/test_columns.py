@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_local.session import MemoryStore
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_sampler
 from marl_verl_testing.algorithm import row_of as row
 
@@ -19,7 +20,6 @@ from marl_verl.algo.credit import TableCredit
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.backend.learning.batches import put_advantages
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.rollout.rows import row_tag
 from marl_verl.config.parts import columns_of

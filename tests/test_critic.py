@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marl_verl_local.session import MemoryStore
 from marl_verl_testing import ScriptedPolicy
 from marl_verl_testing.scripted import ScriptedContext
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows, Runtime
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, row_fields, row_tag
 from marl_verl.config.compose import with_overrides

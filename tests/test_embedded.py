@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_local import run_here
 
 from marl_verl import RunError
 from marl_verl.events import emit
-from marl_verl.run import supervisor
 from marl_verl.run.progress import Display
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 
 def run(work: str, folder: Path, progress: Any = False) -> None:
     log = folder / "train.log"
-    supervisor.run_here(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress))
+    run_here(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress))
 
 
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from marl_verl import plugins
 from tests.verl_actor import Actor, Row, resolved, whole
 
 pytest.importorskip("verl")
-from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
+from marl_verl_local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
 from tests.verl_actor import TALK
@@ -57,7 +57,7 @@ def fsdp2(config: Any, role: str) -> Any:
 
 
 def local(config: Any, role: str) -> Any:
-    from marl_verl.backend.local.engine import LocalWorkers
+    from marl_verl_local.engine import LocalWorkers
 
     return LocalWorkers(config, has_reference(config))
 
@@ -200,9 +200,8 @@ def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from marl_verl_local import engine
     from verl.utils.torch_functional import logprobs_from_logits_v2
-
-    from marl_verl.backend.local import engine
 
     monkeypatch.setattr(engine, "CHUNK", 70)
     generator = torch.Generator().manual_seed(0)
@@ -217,11 +216,11 @@ def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: 
 
 
 def test_rows_of_tensors_are_those_of_verls_functions() -> None:
+    from marl_verl_local import engine
     from verl.utils import tensordict_utils as tu
     from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
 
     from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
-    from marl_verl.backend.local import engine
 
     data = batch(PAIRS)
     for rows in ([0, 1, 2, 3], [2, 0]):
@@ -241,11 +240,11 @@ def test_rows_of_tensors_are_those_of_verls_functions() -> None:
 
 
 def test_critic_updates_equal_those_of_fsdp2(verl_model: Path) -> None:
+    from marl_verl_local.engine import LocalCritic
     from verl.utils import tensordict_utils as tu
 
     from marl_verl.backend.learning.critic import Critic
     from marl_verl.backend.learning.workers import CriticWorker
-    from marl_verl.backend.local.engine import LocalCritic
 
     results = []
     for make in (CriticWorker, LocalCritic):

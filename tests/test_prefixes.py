@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 pytest.importorskip("verl")
-from marl_verl.backend.local import one_rank  # noqa: F401 - before other imports of verl
+from marl_verl_local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
+from marl_verl_local.session import MemoryStore
+
 from marl_verl.backend.learning import prefixes
 from marl_verl.backend.learning.batches import jagged
 from marl_verl.backend.learning.forest import SPAN, Forest, arranged, bins
-from marl_verl.backend.local.session import MemoryStore
 from tests.test_losses import HANDS, close, gradient, log_probs, weights_of
 from tests.verl_actor import TALK, Actor, Row, put, tokens
 
@@ -106,7 +107,7 @@ def test_an_update_has_the_same_rows_however_they_share(rows: list[Row], updates
 
 
 def local(config: Any, role: str) -> Any:
-    from marl_verl.backend.local.engine import LocalWorkers
+    from marl_verl_local.engine import LocalWorkers
 
     return LocalWorkers(config)
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from marl_verl_local.session import MemoryStore
 
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Rows
 from marl_verl.backend.verl.devices import Devices
 from marl_verl.config.placement import Pool

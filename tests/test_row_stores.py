@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_local.session import MemoryStore
 from omegaconf import OmegaConf
 
 from marl_verl.backend.learning.batches import jagged
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import RowStore
 
 pytest.importorskip("verl")

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from marl_verl_local.session import MemoryStore
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Report
 from marl_verl.backend.rollout.rows import row_fields, row_tag
 from marl_verl.backend.rollout.worker import RolloutWorker

@@ -182,7 +182,7 @@ class Actor:
     """
 
     def __init__(self, model: Path, loss: str, *overrides: str, make: Any = None, store: Any = None) -> None:
-        from marl_verl.backend.local.session import MemoryStore
+        from marl_verl_local.session import MemoryStore
 
         self._model, self.overrides, self.calls = model, overrides, list[str]()
         self._moved: dict[str, torch.Tensor] = {}

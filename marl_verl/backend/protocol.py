@@ -8,11 +8,11 @@
     policies.sleep()             memory of sampling is free until the next sync
     part.save / load             a policy's or critic's part of a checkpoint
 
-`backend/verl/` is Ray, vLLM and TransferQueue, `backend/local/` one process. The loop imports neither.
+`backend/verl/` is Ray, vLLM and TransferQueue; another one is an entry point of a distribution (`extensions.py`). The
+loop imports none.
 """
 
 import errno
-import importlib
 import re
 import sys
 import traceback
@@ -29,6 +29,7 @@ from marl_verl.algo.sampling import Failure
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError, format_error
 from marl_verl.events import Phases, emit
+from marl_verl.extensions import extension
 from marl_verl.team import Endpoint, PolicyConfig
 
 if TYPE_CHECKING:  # torch is imported while Ray starts
@@ -191,8 +192,7 @@ class Host:
 
 def opened(config: Any, phase: Phases, host: Host) -> AbstractContextManager[Backend]:
     """The backend of a run's resolved config, until the end of the block; `phase`: what the run is doing."""
-    session = importlib.import_module(f"marl_verl.backend.{config.marl.run.get('backend') or 'verl'}.session")
-    return session.opened(config, phase, host)
+    return extension("backend", config.marl.run.get("backend") or "verl").opened(config, phase, host)
 
 
 def tracking_of(config: Any) -> Any:

@@ -19,6 +19,7 @@ from marl_verl.config.schema import Size
 from marl_verl.config.stored import BACKEND, is_local
 from marl_verl.config.verl_keys import PASS, key_paths, verdict
 from marl_verl.errors import MarlError, check, unknown
+from marl_verl.extensions import required
 from marl_verl.models.count import model_folder, parameters, shapes
 from marl_verl.options import build
 from marl_verl.team import PolicyConfig, TeamConfig
@@ -128,25 +129,13 @@ def pools_of(config: DictConfig, team: TeamConfig) -> list[Pool]:
     return made
 
 
-def _local_problems(config: DictConfig, pools: Sequence[Pool]) -> Iterator[str]:
-    """Settings that one process cannot follow."""
-    where, verl = f"with {BACKEND}=local", f"or set {BACKEND}=verl"
-    if config.marl.schedule.mode == "async":
-        problem = f"marl.schedule.mode=async samples and trains at the same time, but {where} there is one process"
-        yield f"{problem}: set marl.schedule.mode=sync, {verl}"
-    for pool in pools:
-        if pool.size > 1:
-            keys = f"gpus and nodes of marl.pools.{pool.name}" if pool.shared else "trainer.n_gpus_per_node and nnodes"
-            yield f"policy '{pool.policies[0]}' has {pool.size} GPUs, but {where} it has one: set {keys} to 1, {verl}"
-
-
 @check
 def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
     """MarlError unless every policy fits its pool and, where the run starts Ray itself, the pools fit this machine;
     with the backend `local`, unless one process can do all."""
     pools = pools_of(config, team)
     if is_local(config):
-        yield from _local_problems(config, pools)
+        required("backend", "local", f"{BACKEND}=local is not installed", "local").check_settings(config, pools)
         return
     for pool in pools:
         parts = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}

@@ -1,40 +1,31 @@
-"""The work of a run: in a trainer process, which is shown, logged and cleaned up after, or in this process.
-
-In this process (`marl.run.backend: local`) events are shown directly, and a debugger works in all code. Standard output
-is the terminal's, for prints and prompts of users' code. Standard error, logging and warnings go to the log, as those
-of the processes of a run on Ray do.
-"""
+"""The work of a run: in a trainer process, which is shown, logged and cleaned up after, or in this process."""
 
 import contextlib
 import ctypes
-import importlib
 import json
-import logging
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-import traceback
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import psutil
 
-from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, POLICIES_VARIABLE, RUN_VARIABLE, on_gpu
 from marl_verl.config.stored import is_local, team_of
-from marl_verl.errors import MarlError, RunError, format_error
-from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE, emit, received
+from marl_verl.errors import RunError
+from marl_verl.events import EVENTS_VARIABLE, SCRATCH_VARIABLE
+from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.cleanup import Process, RunResources, abandoned
 from marl_verl.run.progress import Display, Event
 from marl_verl.run.run_dir import how_to_continue
 from marl_verl.run.terminal import termination_as_interrupt
-from marl_verl.threads import breakpoints, outside_loop
 
 PATIENCE = 20.0  # seconds between SIGINT to the trainer and SIGKILL
 PERIOD = 1.0  # seconds between two checks whether the trainer still runs
@@ -45,7 +36,7 @@ def start(work: str, folder: Path, config: Any, display: Display, lock: int | No
     program that does so. RunError if it fails; KeyboardInterrupt with the message that was printed."""
     policies, gpu, log = list(team_of(config).policies), on_gpu(config), log or folder / "train.log"
     if is_local(config):
-        run_here(work, folder, log, gpu, display)
+        extension("backend", "local").run_here(work, folder, log, gpu, display)
         return
     TrainerProcess(folder, policies, work.partition(":")[0], log, lock, gpu).run(display)
 
@@ -220,88 +211,3 @@ def prctl(option: int, value: int) -> None:
     """Set a process attribute on Linux; elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value)
-
-
-def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display) -> None:
-    """Call the function `work` ("module:name") with the run directory. If it fails, its traceback is in the log; an
-    exception of the display's callback is raised as it is."""
-    events = RunEvents(folder, display, "local")
-    module, _, name = work.partition(":")
-
-    def call() -> None:
-        emit("phase", name="loading verl")
-        getattr(importlib.import_module(module), name)(folder.resolve())
-
-    with events.shown(), contextlib.ExitStack() as context:
-        context.callback(end_processes)
-        context.enter_context(_environment(gpu))
-        context.enter_context(_logged(log))
-        context.enter_context(breakpoints(display.stop_drawing))
-        failures = context.enter_context(received(events.handle))
-        try:
-            outside_loop(call)
-        except Exception as error:
-            traceback.print_exc()
-            if error in failures:
-                raise
-            message = " ".join(format_error(error).split())
-            raise RunError(message, log, isinstance(error, MarlError)) from error
-
-
-def load() -> None:
-    """Import what a run on a CPU needs, which takes seconds. An error is raised again where it is needed."""
-    with _environment(gpu=False), _logged(Path(os.devnull)), contextlib.suppress(Exception):
-        for name in ("marl_verl.trainer.run", "marl_verl.backend.local.session"):
-            importlib.import_module(name)
-
-
-@contextlib.contextmanager
-def _environment(gpu: bool) -> Iterator[None]:
-    """Set the variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""
-    variables = {RUN_VARIABLE: uuid.uuid4().hex, HARDWARE_VARIABLE: "gpu" if gpu else "cpu"}
-    variables["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not go together
-    if not gpu:
-        variables["TORCHDYNAMO_DISABLE"] = "1"  # compiling a tiny model takes longer than it saves
-    before = dict(os.environ)
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ |= before
-
-
-class _Stream:
-    """Standard error of the work. Modules that are imported meanwhile keep it: after a run it is the terminal's."""
-
-    def __init__(self) -> None:
-        self.target: TextIO = sys.stderr
-
-    def write(self, text: str) -> int:  # W&B keeps this method, transformers the next
-        return self.target.write(text)
-
-    def flush(self) -> None:
-        self.target.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.target, name)
-
-
-_STREAM = _Stream()
-
-
-@contextlib.contextmanager
-def _logged(log: Path) -> Iterator[None]:
-    """Append standard error to a file, with the logging that goes there."""
-    terminal, stream = sys.stderr, cast("TextIO", _STREAM)
-    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
-        for handler in getattr(logger, "handlers", ()):
-            if vars(handler).get("stream") is terminal:  # of a module that was imported before
-                handler.stream = stream
-    with log.open("a", buffering=1, encoding="utf-8") as file, contextlib.redirect_stderr(stream):
-        _STREAM.target = file
-        try:
-            yield
-        finally:
-            _STREAM.target = terminal

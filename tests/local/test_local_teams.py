@@ -27,7 +27,7 @@ FIELDS = ("input_ids", "old_log_probs", "rollout_log_probs")
 
 @pytest.fixture
 def lessons(monkeypatch: pytest.MonkeyPatch) -> Lessons:
-    from marl_verl.backend.local.session import TrainedPolicy
+    from marl_verl_local.session import TrainedPolicy
 
     call, learnt = TrainedPolicy.call, Lessons()
 

@@ -15,7 +15,6 @@ from typing import Any
 from marl_verl.events import SCRATCH_VARIABLE
 from marl_verl.threads import ATTACHED, current_line
 
-SAMPLER = str(Path("backend", "local", "server.py"))
 PIECES = 20  # waits per limit: a process that was stopped meanwhile has waited for one of them only
 
 
@@ -25,11 +24,13 @@ def reason_file() -> Path | None:
     return Path(scratch) / "blocked" if scratch and Path(scratch).is_dir() else None
 
 
-def end_if_blocked(loop: asyncio.AbstractEventLoop, limits: Any, end: Callable[[str], object]) -> None:
+def end_if_blocked(
+    loop: asyncio.AbstractEventLoop, limits: Any, end: Callable[[str], object], sampler: str | None = None
+) -> None:
     """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `limits.step_seconds`.
 
-    A model that samples in the loop, a debugger, and calls without a limit, which run in the loop, may take as long as
-    they want.
+    A model that samples in the loop, in the file `sampler`, a debugger, and calls without a limit, which run in the
+    loop, may take as long as they want.
     """
     if None in (limits.step_seconds, limits.call_seconds):
         return
@@ -47,7 +48,7 @@ def end_if_blocked(loop: asyncio.AbstractEventLoop, limits: Any, end: Callable[[
                 if loop.is_running() and blocked():
                     frame = sys._current_frames().get(thread)
                     files = [inner.f_code.co_filename for inner, _ in traceback.walk_stack(frame)]
-                    if not any(file.endswith(SAMPLER) for file in files):
+                    if sampler not in files:
                         reason = f"a workflow ran {seconds:g} s between two effects{current_line(frame)}"
                         remedy = "Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
                         end(f"{reason}; it may not terminate. {remedy}")

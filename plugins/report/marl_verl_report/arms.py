@@ -16,6 +16,7 @@ from typing import Any
 from marl_verl.cli.main import reported
 from marl_verl.config.variants import variant_overrides
 from marl_verl.errors import MarlError, RunError, check_known, unknown
+from marl_verl.extensions import extension
 from marl_verl.files import read_json
 from marl_verl.run.reading import Run
 from marl_verl.run.run_dir import STARTS
@@ -123,9 +124,8 @@ def _last_line(cell: Cell) -> str:
 
 def _import_once(jobs: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // jobs)))  # runs share the cores
-    from marl_verl.run import supervisor
-
-    supervisor.load()
+    if (backend := extension("backend", "local")) is not None:
+        backend.load()
 
 
 def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], object]) -> None:

@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from marl_verl.backend.local.cache import ATTENTION, RowCache, token_bytes
-from marl_verl.backend.local.sampling import Row, sample
 from marl_verl.errors import check
 from marl_verl.threads import IN_PROGRESS
+from marl_verl_local.cache import ATTENTION, RowCache, token_bytes
+from marl_verl_local.sampling import Row, sample
 
 PATIENCE = 5.0  # seconds that a call of users' code is awaited
 CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt

@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from marl_verl.backend.local.one_rank import environment, quiet  # before other modules that import verl.workers
+from marl_verl_local.one_rank import environment, quiet  # before other modules that import verl.workers
 
 # isort: split
 from omegaconf import DictConfig, open_dict

@@ -5,11 +5,12 @@ import gc
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from inspect import getfile
 from typing import Any
 
 import torch
 
-from marl_verl.backend.local import one_rank  # before other modules that import verl.workers
+from marl_verl_local import one_rank  # before other modules that import verl.workers
 
 # isort: split
 from omegaconf import DictConfig, OmegaConf
@@ -19,8 +20,6 @@ from verl.utils.torch_dtypes import PrecisionType
 from marl_verl.backend.learning.batches import jagged, rows_of_nested
 from marl_verl.backend.learning.critic import Critic
 from marl_verl.backend.learning.policy import LearningPolicy
-from marl_verl.backend.local.engine import LocalCritic, LocalWorkers
-from marl_verl.backend.local.server import LocalServer
 from marl_verl.backend.policies import Policies
 from marl_verl.backend.protocol import Backend, Column, Host, Report, RowStore, Runtime, TaskRow
 from marl_verl.backend.rollout.blocked import end_if_blocked
@@ -32,6 +31,8 @@ from marl_verl.errors import MarlError
 from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import in_order, interrupt, interrupted_at_once
+from marl_verl_local.engine import LocalCritic, LocalWorkers
+from marl_verl_local.server import LocalServer
 
 
 @contextmanager
@@ -73,7 +74,7 @@ class LocalRollouts(RolloutWorker):
         super().__init__(config, clients, store)
         self._runner, self._thread = runner, threading.get_ident()
         self._reason: str | None = None  # why the loop was interrupted
-        end_if_blocked(runner.get_loop(), config.marl.rollout, self._interrupt)
+        end_if_blocked(runner.get_loop(), config.marl.rollout, self._interrupt, getfile(LocalServer))
 
     def _interrupt(self, reason: str) -> None:
         self._reason = reason

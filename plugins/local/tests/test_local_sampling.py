@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_local.sampling import Row, sample
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from marl_verl.backend.local.sampling import Row, sample
 from marl_verl.backend.verl.platforms.vllm_plugin import keep_seeds
 
 pytestmark = pytest.mark.slow

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from marl_verl.cli.train import in_child
+from marl_verl_local.planning import in_child
 
 
 def test_a_child_works_while_this_process_does(tmp_path: Path) -> None:

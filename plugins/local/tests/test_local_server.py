@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_local.server import Completion, LocalServer
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from marl_verl.backend.local.server import Completion, LocalServer
 from marl_verl.threads import perform
 
 WORDS = [f"w{n}" for n in range(40)]
