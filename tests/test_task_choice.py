@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_local.session import MemoryStore
 from marl_verl_testing.rows import algorithm
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.advantage import AdvantageResult, RowTable
 from marl_verl.algo.advantage.rows import TableRow
-from marl_verl.backend.local.session import MemoryStore
 from marl_verl.backend.protocol import Report, TaskRow
 from marl_verl.config.schema import Filter, marl_of
 from marl_verl.episode.codec import decode
