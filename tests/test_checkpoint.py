@@ -146,18 +146,14 @@ def watch() -> _Watch:
     return _Watch()
 
 
-def _small(*arguments: Any) -> Run:
+def _small(run: Path, step: int = 0, content: str = "") -> Run:
     """A run of one policy: there are as many kinds of steps, and fewer of each."""
-    return Run(*arguments, small=True)
-
-
-def _save_small(run: Path, step: int) -> None:
-    _small(run, step, "old").save()
+    return Run(run, step, content, small=True)
 
 
 def _older_and_leftovers(run: Path) -> None:
-    _save_small(run, 2)
-    _save_small(run, 3)
+    for step in (2, 3):
+        _small(run, step, "old").save()
     root = run / "checkpoints"
     shutil.copytree(root / "step_2", root / ".old-step_1")
     (root / ".old-step_1" / "policies" / "one" / "model.pt").unlink()
@@ -208,29 +204,27 @@ def test_a_kill_at_any_step_leaves_the_last_one(tmp_path: Path, watch: _Watch, m
 # a full disk
 
 
-def _disk_full() -> OSError:
-    return OSError(errno.ENOSPC, "No space left on device")
+FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
 def _in_a_worker() -> Exception:
     from ray.exceptions import RayTaskError
 
-    return RayTaskError("save_checkpoint", "Traceback ...\nOSError: [Errno 28] No space left on device", _disk_full())
+    return RayTaskError("save_checkpoint", "Traceback ...\nOSError: [Errno 28] No space left on device", FULL)
 
 
-def _of_safetensors() -> Exception:
-    return Exception("Error while serializing: I/O error: No space left on device (os error 28)")
-
-
-def _of_torch() -> Exception:  # without the reason
-    return RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed")
+FAILURES: list[tuple[Callable[[], Exception], int]] = [  # and the bytes that are left
+    (_in_a_worker, 1 << 40),
+    (lambda: Exception("Error while serializing: I/O error: No space left on device (os error 28)"), 1 << 40),
+    (lambda: RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), 0),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fails", [_in_a_worker, _of_safetensors, _of_torch])
+@pytest.mark.parametrize(("fails", "left"), FAILURES, ids=["worker", "safetensors", "torch"])
 @pytest.mark.parametrize("had", [True, False])
 def test_a_disk_that_fills_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Exception], had: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: Callable[[], Exception], left: int, had: bool
 ) -> None:
     if had:
         _save(tmp_path, 3)
@@ -241,7 +235,6 @@ def test_a_disk_that_fills_up(
         raise fails()
 
     monkeypatch.setattr(Saved, "save", save)
-    left = 0 if fails is _of_torch else 1 << 40
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=left))
     remedy = "continue with marl-verl train --resume" if had else "start the run again"
     with pytest.raises(MarlError, match=f"no space left while saving step 4 in .*Free space and {remedy}"):
@@ -259,21 +252,16 @@ def test_another_error_is_not_taken_for_a_full_disk(tmp_path: Path, monkeypatch:
         Run(tmp_path, 4).save()
 
 
-def _missing(folder: Path) -> None:
-    shutil.rmtree(folder / "critics" / "team")
-
-
-def _other_content(folder: Path) -> None:
-    (folder / "policies" / "two" / "model.pt").write_text("MINE 7")
-
-
-def _no_list(folder: Path) -> None:
-    (folder / "team.json").write_bytes(b"[]")
+HARMS: list[Callable[[Path], object]] = [
+    lambda folder: shutil.rmtree(folder / "critics" / "team"),
+    lambda folder: (folder / "policies" / "two" / "model.pt").write_text("MINE 7"),
+    lambda folder: (folder / "team.json").write_bytes(b"[]"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", [_missing, _other_content, _no_list])
-def test_a_damaged_one_is_reported(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("harm", HARMS, ids=["missing", "other", "no list"])
+def test_a_damaged_one_is_reported(tmp_path: Path, harm: Callable[[Path], object]) -> None:
     for step in (5, 7):
         _save(tmp_path, step, "mine")
     root = tmp_path / "checkpoints"

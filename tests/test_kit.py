@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_task, check_workflow
-from marl_verl_testing.workflows import TASK, Hashed, talkers
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, Solo, talkers
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algo.credit import ReplayCredit
@@ -23,28 +23,7 @@ from marl_verl.tasks import Split, Task, TaskSet
 TWO = talkers(0, ("solver", "verifier"))
 
 
-class Relay(Workflow):
-    """The solver, then the verifier, which sees the solver's text."""
-
-    async def run(self, task: Task, team: Team) -> Any:
-        draft = await team["solver"].act(task.prompt)
-        team.propose(draft.text)
-        verdict = await team["verifier"].act(f"{task.prompt} {draft.text}")
-        return f"{draft.text} {verdict.text}"
-
-
-class Alone(Workflow):
-    """The verifier never acts."""
-
-    async def run(self, task: Task, team: Team) -> Any:
-        return (await team["solver"].act(task.prompt)).text
-
-
-class Never(Workflow):
-    """No agent acts."""
-
-    async def run(self, task: Task, team: Team) -> Any:
-        return "an answer"
+RELAY, ALONE, NEVER = Programmed((Solo("solver"), Solo("verifier"))), Programmed((Solo("solver"),)), Programmed()
 
 
 class Unsteady(Workflow):
@@ -65,10 +44,10 @@ class Unsteady(Workflow):
 
 
 def test_every_agent_must_act() -> None:
-    assert len(check_workflow(Relay(), TASK, TWO).turns) == 2
-    assert check_workflow(Alone(), TASK, TWO, may_not_act=("verifier",)).finished
-    with pytest.raises(AssertionError, match=r"'Alone' on task 'q1' never lets verifier act: .* may_not_act="):
-        check_workflow(Alone(), TASK, TWO)
+    assert len(check_workflow(RELAY, TASK, TWO).turns) == 2
+    assert check_workflow(ALONE, TASK, TWO, may_not_act=("verifier",)).finished
+    with pytest.raises(AssertionError, match=r"'Programmed' on task 'q1' never lets verifier act: .* may_not_act="):
+        check_workflow(ALONE, TASK, TWO)
 
 
 @pytest.mark.parametrize(
@@ -91,10 +70,10 @@ def test_every_difference_of_a_replay_is_an_error(change: str, message: str) -> 
 @pytest.mark.parametrize("sampler", [Independent(2), GreedyTree(2)], ids=str)
 def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
     with pytest.raises(MarlError, match=r"an attempt failed, .* the team has no agent 'verifier': solver|'verifier'"):
-        check_sampler(sampler, Relay(), TASK, ScriptedPolicy({"solver": "4"}))
+        check_sampler(sampler, RELAY, TASK, ScriptedPolicy({"solver": "4"}))
     with pytest.raises((MarlError, AssertionError), match=r"ended without an act|requested no action"):
-        check_sampler(sampler, Never(), TASK, TWO)
-    assert not check_sampler(sampler, Never(), TASK, TWO, may_fail=True).episodes
+        check_sampler(sampler, NEVER, TASK, TWO)
+    assert not check_sampler(sampler, NEVER, TASK, TWO, may_fail=True).episodes
 
 
 # The testing kit ends what hangs, and finds what only differs between processes

@@ -53,6 +53,13 @@ class ZeroSum(TaskSet):
         return 0.5
 
 
+class One(TaskSet):
+    """One score for both sides."""
+
+    def score(self, task: Task, answer: Any) -> float:
+        return 0.25
+
+
 def context(tasks: TaskSet | None = None, sides: dict[str, str] | None = None) -> ScriptedContext:
     says: Any = lambda act, session, candidate: f"{act.agent[0]}{session}{candidate}"  # noqa: E731
     given = SIDES if sides is None else sides
@@ -80,10 +87,6 @@ def test_each_turn_has_the_outcome_of_its_agents_side_and_one_number_is_everyone
         assert value >= 1
         assert {(turn.agent, turn.team_reward) for turn in episode.turns} == {("ann", value), ("bob", -value)}
         assert episode.success  # there is a winner
-
-    class One(TaskSet):
-        def score(self, task: Task, answer: Any) -> float:
-            return 0.25
 
     (first, _) = sampled(tasks=One()).episodes
     assert (first.outcomes, first.score, {turn.team_reward for turn in first.turns}) == ({}, 0.25, {0.25})
@@ -160,10 +163,6 @@ def test_sides_are_stored_and_replayed() -> None:
     assert f", red {episode.outcomes['red']:g}, blue {episode.outcomes['blue']:g}, success" in _score(replayed)
     again.outcomes["red"] += 1
     assert differences(again, replayed)[0].startswith("the score of each side is {'red': ")
-
-    class One(TaskSet):
-        def score(self, task: Task, answer: Any) -> float:
-            return 1.0
 
     (plain, _) = sampled(tasks=One()).episodes
     assert "outcomes" not in encode_episode(plain, tokens=False)
