@@ -16,15 +16,9 @@ from .run_folder import run_folder
 
 JOURNAL, ROWS = "journals/step_00001.jsonl", "rows/step_00001.json.gz"
 READERS = [
-    ["train", "--resume", "run", "--dry-run"],
-    ["eval", "run"],
-    ["export", "run", "--policy", "scout", "--output", "out"],
-    ["report", "run"],
-    ["watch", "run"],
-    ["replay", "run"],
-    ["replay", f"run/{JOURNAL}"],
-    ["explain", "run"],
-    ["explain", f"run/{ROWS}"],
+    *(["train", "--resume", "run", "--dry-run"], ["eval", "run"]),
+    *(["export", "run", "--policy", "scout", "--output", "out"], ["report", "run"], ["watch", "run"]),
+    *(["replay", "run"], ["replay", f"run/{JOURNAL}"], ["explain", "run"], ["explain", f"run/{ROWS}"]),
 ]
 
 
