@@ -18,6 +18,8 @@
 - `teacher`: the module of `marl.policies.NAME.teacher`, another policy that NAME learns from. `settings_of` makes of
   the section what has its `policy`, `problems(student, policies)`, `described()`, `serve(student, sections)`, which
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
+- `schedule`: a module for `marl.schedule.mode=NAME`: `problems(config, team, algorithm, synthetic)`, as in
+  `config.fit.check_schedule`; and `schedule(trainer)`, with the methods of `trainer.loop.Synchronous`.
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config

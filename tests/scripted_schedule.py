@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
+from marl_verl_asynchronous.schedule import Asynchronous
 from marl_verl_local.session import MemoryStore
 from omegaconf import OmegaConf
 
@@ -17,7 +18,6 @@ from marl_verl.config.schema import Filter
 from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError
 from marl_verl.threads import in_thread
-from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.data import Signal
 from marl_verl.trainer.metrics import team_metrics
 

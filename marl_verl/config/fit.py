@@ -2,9 +2,6 @@
 
 The run's own sampler makes synthetic rows of synthetic actions and scores, without a model. They have the nodes,
 episodes, turns and components of the team's rows: computing their advantages shows whether the algorithm fits.
-
-With `marl.schedule.mode=async` rows may be older than the weights (docs/schedules.md): the loss must correct for that,
-and the advantages of a task's rows must not depend on other tasks.
 """
 
 import asyncio
@@ -20,19 +17,19 @@ from omegaconf import DictConfig
 from marl_verl.algo.advantage import PerRole, RowTable
 from marl_verl.algo.advantage.estimator import Rows
 from marl_verl.algo.advantage.returns import Returns
-from marl_verl.algo.algorithms import Algorithm, Loss
+from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import add_metrics
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import Candidate, Sample, Sampler
 from marl_verl.algo.sampling.context import SamplingContext, TaskContext
 from marl_verl.algo.sampling.sampler import add_columns
 from marl_verl.config.parts import algorithm_for, algorithm_named, columns_of, loss_of
-from marl_verl.config.schema import CURRICULUM, FILTER, SCHEDULE, marl_of
+from marl_verl.config.schema import FILTER, SCHEDULE, marl_of
 from marl_verl.episode import Act, Action, Team, Turn, Workflow
 from marl_verl.episode.communication import COSTS
 from marl_verl.episode.effects import NOT_REPLAYABLE
 from marl_verl.errors import MarlError, check, check_returned, unknown, user_error
-from marl_verl.extensions import states
+from marl_verl.extensions import required
 from marl_verl.options import Part, config_of
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
@@ -195,8 +192,7 @@ def check_schedule(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam
 ) -> Iterator[str]:
     """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
-    settings, needs = marl_of(config).schedule, f"needs {SCHEDULE}.mode=sync"
-    trained = team.trained
+    settings, trained = marl_of(config).schedule, team.trained
     if settings.turns is not None:
         named = [name for turn in settings.turns for name in turn]
         for name in named:
@@ -205,68 +201,9 @@ def check_schedule(
         if never := [name for name in trained if name not in named]:
             problem = f"policy '{never[0]}' has no turn in '{SCHEDULE}.turns', so that it never learns"
             yield f"{problem}: add it, or freeze it"
-        if settings.mode == "async":
-            yield f"'{SCHEDULE}.turns' {needs}: with async each policy learns when its buffer is full"
-    if settings.mode == "sync":
-        return
-    if algorithm.advantage.remembers:
-        yield f"advantage '{algorithm.advantage.name}' depends on earlier steps, which overlap with async: it {needs}"
-    if type(synthetic.sampler).shared is not Sampler.shared:
-        yield f"sampler '{algorithm.sampler}' {needs}: with async a policy's buffer has its own rows only"
-    if algorithm.advantage.wants_critic():
-        problem = f"{SCHEDULE}.mode=async does not train a critic, but algorithm '{team.algorithm.name}' has one"
-        yield f"{problem}: it {needs}"
-    if team.sharing:
-        problem = f"'marl.policies.{team.sharing[0]}.base=shared' {needs}"
-        yield f"{problem}: one policy's weights cannot change while others on its servers are sampling"
-    for name in states(config.marl.run):
-        yield f"'marl.run.{name}' {needs}: it passes on what episodes of a step write, and with async steps overlap"
-    for past in team.past.values():
-        yield f"'{past.kind}' of an agent {needs}: tasks in flight would meet different snapshots"
-    for name in trained:
-        policy = team.policies[name]
-        others = [other for other in team.policies if other != name and team.policies[other].pool == policy.pool]
-        if policy.pool is not None and others:
-            fact = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
-            yield f"{fact} policy learns: with {SCHEDULE}.mode=async give each a separate pool, or use mode=sync"
-        section = config.policies[name]
-        yield from _loss_problems(section, name, *loss_of(team, name))
-        # the rows of an update are split equally among the GPUs that train
-        gpus = int(section.trainer.n_gpus_per_node) * int(section.trainer.nnodes)
-        ranks = gpus // int(section.actor_rollout_ref.actor.get("ulysses_sequence_parallel_size") or 1)
-        if (settings.batch or 0) % ranks:
-            problem = f"'{SCHEDULE}.batch' is {settings.batch}, which does not divide among the {ranks} ranks of policy"
-            yield f"{problem} '{name}' ({gpus} GPUs): make it a multiple of {ranks}"
-    yield from _dependences(synthetic)
-
-
-def _loss_problems(section: DictConfig, policy: str, name: str, loss: Loss) -> Iterator[str]:
-    """Whether a policy's loss corrects for rows that older weights sampled."""
-    where = f"marl.policies.{policy}.loss"
-    if loss.one_update:
-        problem = f"loss '{name}' of policy '{policy}' is valid only for rows that the current weights sampled"
-        yield f"{problem}, but with {SCHEDULE}.mode=async rows are older: use {where}=ppo-clip-tis, or mode=sync"
-    correction = section.algorithm.rollout_correction
-    if not correction.rollout_is and not correction.bypass_mode:
-        corrected = "gspo-tis" if name == "gspo" else "ppo-clip-tis"
-        problem = f"with {SCHEDULE}.mode=async rows are older than the weights trained on them"
-        remedy = f"use {where}={corrected} (or marl.algorithm.options.loss for all), or"
-        remedy = f"{remedy} algorithm.rollout_correction.bypass_mode=true"
-        yield f"{problem}, but loss '{name}' of policy '{policy}' does not correct for that: {remedy}"
-
-
-def _dependences(synthetic: SyntheticTeam) -> Iterator[str]:
-    """Whether synthetic rows of three tasks get the same advantages together as each task alone."""
-    compute, table = synthetic.algorithm.compute, synthetic.table
-    # groups of several sizes, also of one row
-    tasks = [synthetic.turns(number, episodes) for number, episodes in enumerate((None, 2, 1))]
-    prefix = f"algorithm '{synthetic.team.algorithm.name}' is incompatible with {SCHEDULE}.mode=async"
-    with user_error(prefix):
-        together = compute(table([turn for turns in tasks for turn in turns])).advantage
-        apart = np.concatenate([compute(table(turns)).advantage for turns in tasks])
-    if not np.allclose(together, apart, rtol=1e-9, atol=1e-12):
-        problem = "it compares rows of different tasks (group, scale_group or singleton over the batch)"
-        yield f"{prefix}: {problem}, but with async a row's advantage is computed when its own task is finished"
+    if settings.mode != "sync":
+        schedule = required("schedule", settings.mode, f"{SCHEDULE}.mode={settings.mode}", "asynchronous")
+        yield from schedule.problems(config, team, algorithm, synthetic)
 
 
 @check
@@ -276,9 +213,6 @@ def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]
     if marl.sampler.filters is not None and algorithm.advantage.wants_critic() is not None:
         problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
         yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
-    if marl.data.curriculum is not None and marl.schedule.mode == "async":
-        why = "the tasks of a batch would depend on which episodes finish first"
-        yield f"'{CURRICULUM}' requires marl.schedule.mode=sync: with async {why}"
 
 
 class _SyntheticWorkflow(Workflow):

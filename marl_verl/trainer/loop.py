@@ -34,7 +34,6 @@ from marl_verl.run import trackers
 from marl_verl.run.checkpoint.team import Checkpoints
 from marl_verl.run.records import Records
 from marl_verl.run.run_dir import RunDir
-from marl_verl.trainer.asynchronous import Asynchronous
 from marl_verl.trainer.data import AdvantageMemory, Curriculum, Signal, TaskData, in_key_order
 from marl_verl.trainer.metrics import play, team_metrics, validation_metrics
 
@@ -60,8 +59,8 @@ class Trainer:
         self.reports: list[Report] = []  # of the step
         self.marl = marl = marl_of(config)
         self.filter, curriculum = marl.sampler.filters, marl.data.curriculum
-        asynchronous = marl.schedule.mode == "async"
-        single = (curriculum is not None or self.filter is not None) and not asynchronous
+        synchronous = marl.schedule.mode == "sync"
+        single = (curriculum is not None or self.filter is not None) and synchronous
         self.data = TaskData(config.data, single, self.records.keeps)
         self.recording = dict(self.states)  # path in a checkpoint -> what a step's reports change
         if curriculum is not None:
@@ -70,7 +69,7 @@ class Trainer:
             self.recording["curriculum"] = self.data.curriculum
         if self.past is not None:
             self.recording[self.past.folder] = self.past
-        self.schedule = Asynchronous(self, config) if asynchronous else Synchronous(self)
+        self.schedule = Synchronous(self) if synchronous else extension("schedule", marl.schedule.mode).schedule(self)
         epochs = int(config.trainer.total_epochs) * (len(self.data.train) // self.data.size)
         self.steps, self.step = min(epochs, int(config.trainer.total_training_steps)), 0
         self.tracking: Any = None

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from marl_verl_asynchronous.schedule import Asynchronous
 
 from marl_verl.backend.learning.batches import KEPT_FIELDS
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
 from marl_verl.threads import in_thread
-from marl_verl.trainer.asynchronous import Asynchronous
 from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, until, within
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-
-from marl_verl.trainer.asynchronous import Buffer, Dispatch, Waiting
+from marl_verl_asynchronous.schedule import Buffer, Dispatch, Waiting
 
 sizes = st.integers(1, 6).flatmap(lambda batch: st.tuples(st.integers(batch, 3 * batch), st.just(batch)))
 moves = st.lists(st.one_of(st.lists(st.integers(0, 5), max_size=9), st.just("take")), max_size=30)

@@ -1,0 +1,1 @@
+"""The schedule of `marl.schedule.mode=async`: sampling and learning overlap."""
