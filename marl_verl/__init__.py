@@ -17,19 +17,20 @@ if TYPE_CHECKING:
     from marl_verl.algo.algorithms import Algorithm, Loss, Metric
     from marl_verl.algo.rewards import Mix
     from marl_verl.algo.sampling import Sampler
-    from marl_verl.api import Run, evaluate, load_run, train
+    from marl_verl.api import Run, load_run, train
     from marl_verl.episode import Action, Episode, Team, Turn, Workflow
     from marl_verl.errors import MarlError, RunError
     from marl_verl.plugins import hookimpl
     from marl_verl.tasks import Task, TaskSet
 
+    evaluate: Callable[..., Any]
     explain: Callable[..., Any]
 
 __all__ = ["Action", "Advantage", "Algorithm", "Episode", "Loss", "MarlError", "Metric", "Mix", "Run"]
 __all__ += ["RunError", "Sampler", "Task", "TaskSet", "Team", "Turn", "Workflow"]
 __all__ += ["evaluate", "explain", "hookimpl", "load_run", "train"]
 
-ADDED = {"explain": "inspect"}
+ADDED = {"evaluate": "evaluation", "explain": "inspect"}
 """Name that a distribution adds by an entry point of the group `marl_verl.api` -> the extra that installs it."""
 
 

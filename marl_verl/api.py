@@ -1,4 +1,4 @@
-"""The Python API: what the commands `train` and `eval` do, for scripts and notebooks; docs/python.md.
+"""The Python API: what the command `train` does, for scripts and notebooks; docs/python.md.
 
 Modules are imported in the functions, so that `--help` needs neither Hydra nor Ray.
 """
@@ -24,11 +24,10 @@ from marl_verl.threads import outside_loop
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from marl_verl.evaluation.launch import Evaluation
     from marl_verl.run.prepare import Plan
     from marl_verl.run.progress import Display, Progress
 
-__all__ = ["Run", "evaluate", "load_run", "train"]
+__all__ = ["Run", "load_run", "train"]
 
 StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
@@ -73,7 +72,7 @@ def train(
 
     with alone():
         display = Display.of(progress)
-        plan = planned(display, recipe, _lines(overrides, backend), plugins, resume, dry_run)
+        plan = planned(display, recipe, override_lines(overrides, backend), plugins, resume, dry_run)
         if dry_run:
             return Run(plan.folder)
         with locked(plan.folder if plan.resumed else make_run_directory(plan, display)) as lock:
@@ -83,11 +82,11 @@ def train(
 
 
 def planned(display: "Display", *arguments: Any) -> "Plan":
-    """The first part of `train`: check everything, and print a summary. `arguments` are those of `_plan`."""
+    """The first part of `train`: check everything, and print a summary. `arguments` are those of `plan_of`."""
     from marl_verl.config.policy_models import check_scripts
     from marl_verl.run.describe import describe
 
-    plan = outside_loop(lambda: _plan(*arguments))
+    plan = outside_loop(lambda: plan_of(*arguments))
     check_scripts(plan.config, plan.team, training=True)
     display.print(describe(plan))
     return plan
@@ -127,74 +126,6 @@ def _show_summary(folder: Path, display: "Display") -> None:
         display.print(f"next, try: {', '.join(commands)}")
 
 
-def evaluate(
-    run: StrPath,
-    overrides: Overrides = (),
-    *,
-    step: int | None = None,
-    tasks: int | None = None,
-    episodes: int | None = None,
-    k: Sequence[int] | None = None,
-    swap: Sequence[tuple[str, str]] = (),
-    untrained: Sequence[str] = (),
-    seed: int | None = None,
-    greedy_only: bool = False,
-    at_once: int = 256,
-    cross_play: bool | str = False,
-    steps: Sequence[int] | None = None,
-    edit: tuple[str, str, str] | None = None,
-    plugins: Sequence[StrPath] = (),
-    backend: Backend | None = None,
-    progress: "Progress" = True,
-) -> "Evaluation":
-    """Evaluate a team on held-out tasks, as `marl-verl eval` does.
-
-    Args:
-        run: a run directory, or what `train` or `load_run` returned; or a YAML file with a recipe, whose team is
-            evaluated without training.
-        overrides: config that changes how the team acts, in the form of `train`; of a recipe, any.
-        step: of the checkpoint; default: the latest; 0: before training.
-        tasks: number of held-out tasks, the first ones; default: all.
-        episodes: number of sampled episodes per task; default: 8.
-        k: values of k for pass@k, each at most `episodes`.
-        swap: pairs of agents that exchange their policies, one pair after the other.
-        untrained: agents that act with their policy's untrained model.
-        seed: sampling seed; default: that of the run.
-        greedy_only: skip the sampled episodes.
-        at_once: maximum number of episodes in flight; default: 256. With 1, times are those without load.
-        cross_play: let steps of a team with two sides play each other, instead of evaluating one; with the name of an
-            agent, let this agent act with its policy of each step, beside the team of the last one.
-        steps: those of the cross-play; default: 0 and every checkpoint.
-        edit: (episode, act, text): continue an episode of the run from an act such as "solver:0", with the text as its
-            action and with its own: greedily, or in `episodes` > 1 sampled episodes each.
-        plugins: plugin files in addition to the run's copies.
-        backend: as in `train`; default: that of the run.
-        progress: as in `train`.
-
-    Raises: as `train`.
-    """
-    from marl_verl.evaluation.launch import launch, plan
-    from marl_verl.evaluation.request import Options
-    from marl_verl.run.prepare import make_run_directory
-    from marl_verl.run.progress import Display
-    from marl_verl.run.run_dir import locked, removed_on_error
-
-    with alone():
-        display = Display.of(progress)
-        if recipe := Path(run).suffix in (".yaml", ".yml") and not Path(run).is_dir():
-            made = outside_loop(lambda: _plan(run, _lines(overrides, backend), plugins))
-            run, overrides, plugins, backend = make_run_directory(made, display), (), (), None
-            step = 0 if step is None else step
-        who: dict[str, Any] = {"step": step, "swap": tuple(swap), "untrained": tuple(untrained), "edit": edit}
-        who |= {"cross_play": cross_play, "steps": steps, "seed": seed, "greedy_only": greedy_only}
-        options = Options(**who, tasks=tasks, episodes=episodes, k=k, at_once=at_once)
-        files = [Path(file) for file in plugins]
-        with removed_on_error(Path(run) if recipe else None):
-            checked = outside_loop(lambda: plan(Path(run), _lines(overrides, backend), options, files))
-        with locked(checked.run) as lock:
-            return launch(checked, display, lock)
-
-
 @contextmanager
 def alone() -> Iterator[None]:
     """Where a run is trained or evaluated, the only one of this process."""
@@ -213,7 +144,7 @@ def alone() -> Iterator[None]:
         _AT_WORK.release()
 
 
-def _plan(
+def plan_of(
     recipe: StrPath | Mapping[str, Any] | None,
     overrides: list[str],
     plugins: Sequence[StrPath] = (),
@@ -246,10 +177,10 @@ def _plan(
     return plan
 
 
-def _lines(overrides: Overrides, backend: str | None = None) -> list[str]:
+def override_lines(overrides: Overrides, backend: str | None = None) -> list[str]:
     """Overrides as a list of `key=value`, with that of the backend."""
     if backend is not None:
-        return [*_lines(overrides), f"marl.run.backend={_written(backend)}"]
+        return [*override_lines(overrides), f"marl.run.backend={_written(backend)}"]
     if isinstance(overrides, Mapping):
         return [f"{key}={_written(value)}" for key, value in overrides.items()]
     return list(overrides)

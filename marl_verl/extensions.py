@@ -13,8 +13,6 @@
 - `policy`: a module for the key NAME of an agent's section, which makes the agent act with past versions of a policy:
   `policy_of(section, where, policies)`, the agent's frozen `PolicyConfig`, whose `past` has `of`, `kind` (NAME) and the
   method `described`; `Past`, those of a run; and `Snapshots`, `check` and `read` of those of a checkpoint.
-- `league`: the module `cross-play` of evaluations in which the steps of a run play each other, an agent of each step
-  acts beside the team of the last one, or an episode is continued after an edited act.
 - `teacher`: the module of `marl.policies.NAME.teacher`, another policy that NAME learns from. `settings_of` makes of
   the section what has its `policy`, `problems(student, policies)`, `described()`, `serve(student, sections)`, which
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.

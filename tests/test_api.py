@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from marl_verl import MarlError, RunError, evaluate, explain, load_run, train
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.api import _lines
+from marl_verl.api import override_lines
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, parse_overrides, with_overrides
 from marl_verl.run import prepare
@@ -40,7 +40,7 @@ DOCUMENT: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def composed() -> DictConfig:
-    return compose(RECIPE, [*_lines(SMALL, "verl"), "data.train_batch_size=32"], hardware="cpu")
+    return compose(RECIPE, [*override_lines(SMALL, "verl"), "data.train_batch_size=32"], hardware="cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("value", [1e-6, "it's, \\ {odd}: [x]=$", "end\\", {"a": [1.5, None]}])
 def test_values_of_overrides_arrive_as_they_are(value: Any) -> None:
-    (line,) = _lines({"some.key": value})
+    (line,) = override_lines({"some.key": value})
     (change,) = parse_overrides([line])
     assert (change.key_or_group, change.value()) == ("some.key", value)
 

@@ -16,7 +16,7 @@ import yaml
 import marl_verl
 from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.extensions import missing_extras
+from marl_verl.extensions import extension, missing_extras
 from marl_verl.plugins import loading, registry
 from tests.sites import add_distribution
 
@@ -188,6 +188,10 @@ def test_a_missing_plugin_names_its_extra(kind: str, name: str, extra: str, monk
         known.get(kind, name)
     with pytest.raises(MarlError, match=r"not installed: .*magrpo.* \(pip install 'marl-verl\[all\]'\)"):
         known.get("samplers", "joint-tree")
+    extension.cache_clear()
+    with pytest.raises(MarlError, match=r"marl_verl.evaluate: pip install 'marl-verl\[evaluation\]' adds it"):
+        from marl_verl import evaluate  # noqa: F401
+    extension.cache_clear()
 
 
 @pytest.mark.parametrize("wanted", ["marl-verl>=9", "Marl_Verl<0.1; python_version > '3'"])

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from marl_verl_evaluation.launch import _policy
 from omegaconf import DictConfig
 
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import team_of
-from marl_verl.evaluation.launch import _policy
 
 pytestmark = pytest.mark.slow  # whole configs are composed
 RECIPE = """

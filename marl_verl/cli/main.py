@@ -20,7 +20,6 @@ from marl_verl.version import __version__
 COMMANDS = {
     "train": "train a team from a recipe",
     "recipes": "list the bundled recipes, or copy them",
-    "eval": "evaluate a trained team on held-out tasks",
     "plugins": "list plugins and the names that they register",
 }
 

@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import yaml
+from marl_verl_evaluation.api import evaluate
+from marl_verl_evaluation.launch import launch, plan
+from marl_verl_evaluation.request import Options
 from marl_verl_inspect.export import choose, export
 from marl_verl_inspect.files import stored_file
 from omegaconf import OmegaConf
 
-from marl_verl.api import alone, evaluate, planned, train, trained
+from marl_verl.api import alone, planned, train, trained
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.config.checks import check_engine
 from marl_verl.config.compose import defaults_of
@@ -26,8 +29,6 @@ from marl_verl.config.stored import COMPOSED, check_run, read_config
 from marl_verl.config.verl_keys import settings_of
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.launch import launch, plan
-from marl_verl.evaluation.request import Options
 from marl_verl.extensions import names
 from marl_verl.files import write_json
 from marl_verl.plugins.one_file import COPIES, REWARDS

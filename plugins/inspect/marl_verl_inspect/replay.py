@@ -255,10 +255,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Exit code 2 also where the replay differs from the stored episode."""
     if options.edit is not None:
-        from marl_verl.cli.eval import evaluated  # here: the rest imports neither Hydra nor torch
+        from marl_verl.cli.main import load_command  # of a distribution that imports Hydra
 
         how = {"edit": (options.episode or "", *options.edit), "episodes": options.continuations, "step": options.step}
-        options.source = evaluated(options.source, options.overrides, options, **how)
+        options.source = load_command("eval").evaluated(options.source, options.overrides, options, **how)
         options.episode, options.stored, options.step = "edited_0", True, None  # the first edited continuation
     use_plugin_files(run_of(options.source), options.plugin)
     file, name = read_episodes(file_of_episode(options.source, options.episode, options.step)), options.episode

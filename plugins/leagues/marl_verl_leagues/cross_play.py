@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from marl_verl_evaluation.request import Assignment, Pairing, Request, assign, chosen_step
 from marl_verl_inspect.replay import line
 from rich.table import Table
 
 from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError, check_known
-from marl_verl.evaluation.request import Assignment, Pairing, Request, assign, chosen_step
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, sides_of

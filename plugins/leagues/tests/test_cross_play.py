@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_evaluation import run as evaluate
+from marl_verl_evaluation.request import Assignment, Pairing, Request
 from marl_verl_leagues.cross_play import differences, matrix, pair, pairing_result
 from marl_verl_leagues.elo import SCALE, WIDTH, ratings
 from omegaconf import OmegaConf
@@ -17,8 +19,6 @@ from rich.console import Console
 
 from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError
-from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation.request import Assignment, Pairing, Request
 from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, read_team
 

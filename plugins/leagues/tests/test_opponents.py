@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_evaluation.launch import evaluation_config
+from marl_verl_evaluation.request import Assignment, Pairing, Request, assign
 from marl_verl_leagues.opponent import Opponent
 from marl_verl_leagues.opponents import DECAY, MODEL, SAVED, Past, Pool, Snapshots, check, read
 from omegaconf import OmegaConf
@@ -18,8 +20,6 @@ from marl_verl.backend.protocol import Report
 from marl_verl.backend.verl.policies import FrozenRuntime
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
-from marl_verl.evaluation.launch import evaluation_config
-from marl_verl.evaluation.request import Assignment, Pairing, Request, assign
 from marl_verl.run.checkpoint import folders
 from marl_verl.team import PolicyConfig, TeamConfig, read_team
 

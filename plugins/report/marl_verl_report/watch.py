@@ -20,8 +20,8 @@ from typing import Any, cast
 from urllib.parse import parse_qs
 
 import msgspec
+from marl_verl_evaluation.api import evaluate
 
-from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError, RunError, check_known, shown
 from marl_verl.run.reading import read_episodes

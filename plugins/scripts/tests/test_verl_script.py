@@ -16,7 +16,7 @@ from marl_verl_scripts.verl_script import translate
 from marl_verl_tiny import factory
 from marl_verl_tiny.model import Shape
 
-from marl_verl.api import _plan
+from marl_verl.api import plan_of
 from marl_verl.config.hardware import HARDWARE_VARIABLE
 from marl_verl.errors import MarlError
 from marl_verl.run.describe import describe
@@ -96,7 +96,7 @@ def _here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(script: str, *more: str) -> Any:
     recipe, overrides, _ = translate([*script.split(), *more])
-    return _plan(recipe, overrides)
+    return plan_of(recipe, overrides)
 
 
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:

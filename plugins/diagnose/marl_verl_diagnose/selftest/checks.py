@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_evaluation.api import evaluate
 
-from marl_verl.api import Run, evaluate, load_run, train
+from marl_verl.api import Run, load_run, train
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.errors import RunError
 from marl_verl.run.progress import Display, Event

@@ -5,12 +5,12 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from marl_verl.api import evaluate
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
-from marl_verl.evaluation.launch import results
-from marl_verl.evaluation.request import Options
 from marl_verl.run.progress import Display
+from marl_verl_evaluation.api import evaluate
+from marl_verl_evaluation.launch import results
+from marl_verl_evaluation.request import Options
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training; default: the latest checkpoint

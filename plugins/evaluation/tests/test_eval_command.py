@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_evaluation.request import RESULT, Request
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import save_file
 
 from marl_verl.cli.main import main
 from marl_verl.config.compose import compose, with_overrides
-from marl_verl.evaluation.request import RESULT, Request
 from marl_verl.run import prepare, supervisor
 from marl_verl.run.checkpoint.folders import manifest
 from marl_verl.run.progress import Display
 
 pytestmark = pytest.mark.slow  # whole configs are composed and resolved
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "inventory.yaml"
 SMALL = ["marl.task.train_size=40", "marl.task.test_size=6", "marl.run.seed=5"]
 Refused = Callable[..., str]
 
@@ -112,7 +112,7 @@ def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
     seen = _Played.seen
     config, request = seen["config"], seen["request"]
-    assert seen["module"] == "marl_verl.evaluation.run"
+    assert seen["module"] == "marl_verl_evaluation.run"
     assert (request.step, request.episodes, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
     assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
     paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]

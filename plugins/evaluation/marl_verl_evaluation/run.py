@@ -1,4 +1,4 @@
-"""The process of an evaluation, `python -m marl_verl.evaluation.run FOLDER`: a greedy and a sampled pass.
+"""The process of an evaluation, `python -m marl_verl_evaluation.run FOLDER`: a greedy and a sampled pass.
 
 With c of n sampled episodes of a task solved, the probability that at least one of k episodes drawn without replacement
 is solved:
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from marl_verl_inspect.export import export
 
-from marl_verl.evaluation.request import MODELS, RESULT, Request
 from marl_verl.events import emit
 from marl_verl.extensions import extension
 from marl_verl.files import write_json
@@ -28,6 +27,7 @@ from marl_verl.run.checkpoint import folders
 from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import averages, by_set, means, play
+from marl_verl_evaluation.request import MODELS, RESULT, Request
 
 if TYPE_CHECKING:
     from marl_verl.backend.protocol import Report

@@ -25,7 +25,6 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, shown
-from marl_verl.evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
 from marl_verl.extensions import extension, names
 from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.plugins import one_file
@@ -37,6 +36,7 @@ from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
 from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
 from marl_verl.team import read_team
+from marl_verl_evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -198,7 +198,7 @@ def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> E
         OmegaConf.save(plan.config, plan.folder / "config.yaml")
         plan.request.write(plan.folder)
         one_file.copy_files(plan.files, plan.folder)
-        start("marl_verl.evaluation.run:evaluate", plan.folder, plan.config, display, lock, log)
+        start("marl_verl_evaluation.run:evaluate", plan.folder, plan.config, display, lock, log)
         result = read_json(plan.folder / RESULT)
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from marl_verl_evaluation import run as evaluate
+from marl_verl_evaluation.request import Assignment, Pairing, Request
+from marl_verl_evaluation.run import agent_metrics, interval, pass_at_k, sampled_scores, totals
 from omegaconf import OmegaConf
 
 from marl_verl.algo.sampling import Failure
 from marl_verl.backend.protocol import Report, TurnCount
-from marl_verl.evaluation import run as evaluate
-from marl_verl.evaluation.request import Assignment, Pairing, Request
-from marl_verl.evaluation.run import agent_metrics, interval, pass_at_k, sampled_scores, totals
 from marl_verl.tasks.base import wilson
 
 
