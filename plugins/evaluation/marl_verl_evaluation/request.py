@@ -7,6 +7,9 @@ swap exchanges only policies; instructions, role reward and sampling remain with
 An edit begins twice with the effects of a stored episode before an act: arm `recorded` with the act's own action, arm
 `edited` with a text as its action, with the same sessions and seeds. Other acts of the same joint move did not see the
 act and stay; later acts and calls are new.
+
+The entry point `cross-play` of group `marl_verl.league` is the module of evaluations in which the steps of a run play
+each other, an agent of each step acts beside the team of the last one, or an episode is continued after an edited act.
 """
 
 import dataclasses
