@@ -106,3 +106,9 @@ def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:
     close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.6)
     hint = f": did you mean '{names[close[0]]}'?" if close else ". Check the path."
     return MarlError(f"no {what} '{path}'{hint}")
+
+
+def check_file(what: str, path: Path, pattern: str = "*") -> None:
+    """Raise the error `missing`, with the nearest of a pattern in its folder, unless a file is there."""
+    if not path.is_file():
+        raise missing(what, path, path.parent.glob(pattern))

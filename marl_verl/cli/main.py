@@ -75,10 +75,7 @@ def load_command(name: str) -> Any:
     """The module or object of a command, ours or a plugin's. MarlError for an unknown name, or a broken plugin."""
     if name in COMMANDS:
         return importlib.import_module(f"marl_verl.cli.{name.replace('-', '_')}")
-    known = _plugins()
-    if not known.find("commands", name):
-        raise known.unknown("commands", name, COMMANDS)
-    return known.get("commands", name)
+    return _plugins().get("commands", name, COMMANDS)
 
 
 def registered() -> dict[str, str]:

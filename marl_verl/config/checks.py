@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.stored import is_local
 from marl_verl.config.verl_keys import settings_of
-from marl_verl.errors import check, missing, nearest, shown, user_error
+from marl_verl.errors import check, check_file, nearest, shown, user_error
 from marl_verl.models.count import model_config, model_folder, shapes
 from marl_verl.tasks.base import Split, Task, TaskSet, trained
 from marl_verl.team import TeamConfig
@@ -49,8 +49,7 @@ def load_tasks(
     `most`."""
     if (file := options[f"{split}_file"]) is not None:
         path = Path(str(file)).expanduser()
-        if not path.is_file():
-            raise missing(f"marl.task.{split}_file", path, path.parent.glob("*"))
+        check_file(f"marl.task.{split}_file", path)
         return task_set.read(path, split)
     size = int(options[f"{split}_size"])
     return task_set.generate(split, size if most is None else min(size, most), seed)

@@ -20,7 +20,7 @@ from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, 
 from marl_verl.config.schema import marl_of
 from marl_verl.config.stored import BACKEND
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
-from marl_verl.errors import MarlError, check_known, missing, shown, user_error
+from marl_verl.errors import MarlError, check_file, check_known, shown, user_error
 from marl_verl.options import check_type
 
 HERE = Path(__file__).parent
@@ -62,8 +62,7 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
 def _check_recipe(recipe: Path) -> None:
     """MarlError for a file that is no recipe."""
     with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
-        if not recipe.is_file():
-            raise missing("recipe file", recipe, recipe.parent.glob("*.yaml"))
+        check_file("recipe file", recipe, "*.yaml")
         content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
     defaults = content.get("defaults") if isinstance(content, dict) else None
     names = defaults if isinstance(defaults, list) else []

@@ -43,9 +43,9 @@ class Plugins:
     broken: dict[Source, str] = field(default_factory=dict)  # -> why it could not be loaded; has no names
     registered: list[Entry] = field(default_factory=list)
 
-    def get(self, kind: str, name: str) -> Any:
+    def get(self, kind: str, name: str, more: Iterable[str] = ()) -> Any:
         """The object of a name, as in `get("workflows", "inventory")`. MarlError as `entry`, and for another kind."""
-        entry = self.entry(kind, name)
+        entry = self.entry(kind, name, more)
         target, label = entry.target, f"{KINDS[kind]} '{entry.name}' of {entry.source}"
         if isinstance(target, str):
             with user_error(f"{label}: cannot import '{target}'", Exception):  # a plugin's module may raise anything
@@ -57,11 +57,12 @@ class Plugins:
             raise MarlError(f"{label} must be {wanted}, not {shown(target)}")
         return target
 
-    def entry(self, kind: str, name: str) -> Entry:
-        """The entry of a name, or "distribution:name", without importing it. MarlError if unknown or ambiguous."""
+    def entry(self, kind: str, name: str, more: Iterable[str] = ()) -> Entry:
+        """The entry of a name, or "distribution:name", without importing it. MarlError if unknown (the names `more` are
+        valid, too) or ambiguous."""
         entries = self.find(kind, name)
         if not entries:
-            raise self.unknown(kind, name)
+            raise self.unknown(kind, name, more)
         if len(entries) > 1:
             owners = " and by ".join(str(entry.source) for entry in entries)
             choices = " or ".join(f"'{entry.source.distribution}:{entry.name}'" for entry in entries)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from marl_verl.errors import MarlError, missing
+from marl_verl.errors import MarlError, check_file
 from marl_verl.files import check_run_directory
 from marl_verl.plugins.registry import Source
 
@@ -55,8 +55,7 @@ def read_files(paths: Iterable[Path]) -> list[PluginFile]:
 
 
 def read_file(name: str, path: Path) -> PluginFile:
-    if not path.is_file():
-        raise missing("plugin file", path, path.parent.glob("*.py"))
+    check_file("plugin file", path, "*.py")
     return PluginFile(name, str(path), path.read_text("utf-8-sig"))
 
 

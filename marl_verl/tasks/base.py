@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from marl_verl.errors import MarlError, missing, user_error
+from marl_verl.errors import MarlError, check_file, user_error
 from marl_verl.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -247,8 +247,7 @@ def read_tasks(path: Path) -> list[Task]:
 def read_rows(path: Path, label: str = "file") -> Iterator[tuple[int, dict[str, Any]]]:
     """(number, row) of a `.parquet` file, or of JSON lines or a JSON list in any other file. MarlError, beginning with
     `label`: missing file, not JSON or parquet, or a row that is not an object."""
-    if not path.is_file():
-        raise missing(label, path, path.parent.glob("*"))
+    check_file(label, path)
     yield from enumerate(_parquet(path, label) if path.suffix == ".parquet" else _json(path, label), start=1)
 
 
