@@ -1,6 +1,7 @@
 """Recipe files that took minutes or ended in a traceback, and recipes with random mistakes."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -67,9 +68,8 @@ def test_a_place_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch, override: 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     Path("team.yaml").write_text(TEXT)
     hardware = [] if override.startswith("hardware") else ["hardware=cpu"]
-    with pytest.raises(MarlError) as error:
+    with pytest.raises(MarlError, match=re.escape(message)):
         prepare.plan_run(Path("team.yaml"), [override, *hardware])
-    assert message in str(error.value)
     assert os.listdir() == ["team.yaml"]
 
 

@@ -68,10 +68,6 @@ def one_reward_for_all(sample: Sample) -> None:
         turn.rewards = second[0].rewards
 
 
-def losers_dropped(sample: Sample) -> None:
-    sample.episodes[0].off_path_turns.clear()
-
-
 def the_wrong_parent(sample: Sample) -> None:
     loser = next(turn for turn in sample.episodes[0].off_path_turns if turn.parent is None)
     for turn in sample.turns:
@@ -96,14 +92,18 @@ def test_rows_that_depend_on_arrival() -> None:
 
 
 def a_lost_turn(sample: Sample) -> None:
-    sample.add_tokens("lost", len(sample.episodes[1].turns.pop().action.response_ids))
+    sample.add_tokens("lost", sample.episodes[1].turns.pop().length)
 
 
 @pytest.mark.parametrize(
     ("sampler", "how", "message"),
     [
         (GreedyTree(2), one_reward_for_all, r"has rewards \{'team': .*\}; the state that it leads to has \{'team'"),
-        (GreedyTree(2), losers_dropped, "sampled tokens are in no row, and extra_tokens has 0"),
+        (
+            GreedyTree(2),
+            lambda sample: sample.episodes[0].off_path_turns.clear(),
+            "sampled tokens are in no row, and extra_tokens has 0",
+        ),
         (GreedyTree(2), the_wrong_parent, r"has another observation than its parent's state: recorded .*, now "),
         (GreedyTree(2), another_score, "has score .*; replayed it is"),
         (Independent(2), a_lost_turn, "session 1 has no row for act solver:1"),

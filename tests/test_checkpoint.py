@@ -141,11 +141,6 @@ class _Watch:
             self.armed = False
 
 
-@pytest.fixture(scope="module")
-def watch() -> _Watch:
-    return _Watch()
-
-
 def _small(run: Path, step: int = 0, content: str = "") -> Run:
     """A run of one policy: there are as many kinds of steps, and fewer of each."""
     return Run(run, step, content, small=True)
@@ -161,7 +156,7 @@ def _older_and_leftovers(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_step_leaves_the_last_one(tmp_path: Path, watch: _Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_at_any_step_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch  # noqa: F401 - its files are not opened while we count
 
     # whose run it is does not matter here, and this disk survives the test
@@ -171,7 +166,7 @@ def test_a_kill_at_any_step_leaves_the_last_one(tmp_path: Path, watch: _Watch, m
     begun = tmp_path / "begun"
     _older_and_leftovers(begun)
     had = [folders.step_of(path) for path in folders.complete(begun / "checkpoints")]
-    moments, done = 0, False
+    watch, moments, done = _Watch(), 0, False
     while not done:
         run = tmp_path / f"killed-{moments}"
         shutil.copytree(begun, run)

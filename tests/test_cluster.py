@@ -26,15 +26,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def save_token(home: Path) -> None:
-    (home / ".ray").mkdir()
-    (home / ".ray" / "auth_token").write_text("0" * 64)
-
-
 def test_a_token_is_sent_unless_the_user_chooses_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     send_token()
     assert MODE not in os.environ
-    save_token(home)
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text("0" * 64)
     send_token()
     assert os.environ[MODE] == "token"
     monkeypatch.setenv(MODE, "disabled")

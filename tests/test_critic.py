@@ -54,14 +54,11 @@ def test_a_joint_observation_is_everybodys_latest() -> None:
     ]
 
 
-def letters(messages: list[dict[str, str]]) -> list[int]:
-    return [ord(letter) for letter in messages[0]["content"]]
-
-
 def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     sample = episodes()
     fields = {turn.row: row_fields(turn) for turn in sample.turns if turn.policy == "a"}
     tags = {turn.row: row_tag(turn, 1) for turn in sample.turns}
+    letters: Any = lambda messages: list(messages[0]["content"].encode())  # noqa: E731
     JointObservations(letters, ("a", "b"), 40).add(fields, tags, sample.episodes)
     observed = [bytes(fields[key]["critic_ids"].tolist()).decode() if key in fields else None for key in tags]
     long = "a: user: four\nassistant: x\nb: three\nnow: a"

@@ -39,20 +39,16 @@ def unix_socket(path: Path) -> None:
         server.bind(str(path))
 
 
-def endless(path: Path) -> None:
-    os.truncate(path, files.MOST + 1)  # sparse: takes no space
-
-
 HARMS: list[tuple[str, Callable[[Path], None], str]] = [
     ("checkpoints/step_1/policies/scout", link, "contains a link"),
     (JOURNAL, link, "contains a link"),
     ("checkpoints/step_1/random.pt", fifo, "is not a regular file"),
     ("starts.json", unix_socket, "is not a regular file"),
-    (JOURNAL, endless, "is too large"),
+    (JOURNAL, lambda path: os.truncate(path, files.MOST + 1), "is too large"),
 ]
 
 
-@pytest.mark.parametrize(("place", "harm", "message"), HARMS, ids=[f"{h.__name__} {p}" for p, h, _ in HARMS])
+@pytest.mark.parametrize(("place", "harm", "message"), HARMS, ids=[f"{place} {why}" for place, _, why in HARMS])
 def test_no_reader_follows_blocks_or_fills_the_memory(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

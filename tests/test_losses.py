@@ -245,18 +245,14 @@ def test_verls_other_corrections_work_with_any_loss(
 ) -> None:
     actor = learner(loss, *(f"algorithm.rollout_correction.{setting}" for setting in settings))
     found, metrics = actor.update(ROWS, sampled(model))
-    assert close(found, gradient(model, HANDS[loss][0], weights(ROWS))[0])
-    assert not close(found, gradient(model, *_plain(loss))[0], 1e-3)
+    hand, times = HANDS[loss]
+    assert close(found, gradient(model, hand, weights(ROWS))[0])
+    assert not close(found, gradient(model, hand, weights_of(ROWS, times))[0], 1e-3)
     assert "rollout_corr/kl" in metrics
     if "rollout_rs" in settings[0]:
         assert "rollout_is_weights" not in actor.store.rows["u_0_0"]
         left_out = sum(float((part == 0).sum()) for part in weights(ROWS))
         assert metrics["rollout_corr/rollout_rs_masked_fraction"] == pytest.approx(left_out / TOKENS)
-
-
-def _plain(loss: str) -> tuple[Hand, Tensors]:
-    hand, times = HANDS[loss]
-    return hand, weights_of(ROWS, times)
 
 
 @pytest.mark.parametrize("loss", ["ppo-clip", "reinforce"])

@@ -32,18 +32,11 @@ def new(folder: Path, name: str, *more: str) -> int:
     return main(["new-plugin", name, "--output", str(folder), *more])
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    """(a generated package, variables with which it is installed)."""
-    folder = tmp_path_factory.mktemp("new") / "somewhere else"
-    assert new(folder, "marl-verl-Team_play") == 0
-    return folder, installed(folder, tmp_path_factory.mktemp("site"))
-
-
 @pytest.mark.slow
-def test_its_own_tests_pass_and_its_recipe_composes(package: tuple[Path, dict[str, str]]) -> None:
-    folder, variables = package
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder, env=variables)
+def test_its_own_tests_pass_and_its_recipe_composes(tmp_path: Path) -> None:
+    folder = tmp_path / "somewhere else"
+    assert new(folder, "marl-verl-Team_play") == 0
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=folder, env=installed(folder, tmp_path / "site"))
     assert done.returncode == 0, done.stdout + done.stderr
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed, done.stdout

@@ -1,5 +1,6 @@
 """Which policies go where, and the arithmetic when they do not fit."""
 
+import re
 from typing import Any
 
 import pytest
@@ -64,11 +65,9 @@ def test_a_policy_has_a_pool_of_its_own_or_the_one_it_names() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_more_policies_than_gpus_with_the_sum() -> None:
     config, team = case({"a": {}, "b": {}, "c": {"pool": "wide"}}, {"wide": {"gpus": 2}})
-    with pytest.raises(MarlError) as error:
+    message = r"the policies need 1 \(a\) \+ 1 \(b\) \+ 2 \(c\) = 4 GPUs, but this machine has 2: .*colocate policies"
+    with pytest.raises(MarlError, match=message):
         check_placement(config, team)
-    message = str(error.value)
-    assert "the policies need 1 (a) + 1 (b) + 2 (c) = 4 GPUs, but this machine has 2: " in message
-    assert "colocate policies (marl.pools)" in message
     check_placement(*case({"a": {}, "b": {}}))
 
 
@@ -83,9 +82,8 @@ def test_servers_on_one_pool_share_its_memory() -> None:
         ({"enable_sleep_mode": False}, "leave its rollout.free_cache_engine and rollout.enable_sleep_mode on"),
     ):
         rollout = {"gpu_memory_utilization": 0.1, **rollout}
-        with pytest.raises(MarlError) as error:
+        with pytest.raises(MarlError, match=re.escape(message)):
             check_placement(*case({"a": {"pool": "both"}, "b": {"pool": "both", "rollout": rollout}}, pools))
-        assert message in str(error.value)
 
 
 def test_too_few_cpus_of_ray_are_an_error_and_not_a_wait_for_ever() -> None:
@@ -105,10 +103,8 @@ def test_the_nodes_of_a_pool_are_different_machines() -> None:
     check_room([two], [2, 2], "Ray has")
     check_room([two, Pool("b", 1, 1, ("b",), False)], [2, 3], "Ray has")
     for nodes, there in (([1, 3], "1 + 3"), ([4], "4")):
-        with pytest.raises(MarlError) as error:
+        with pytest.raises(MarlError, match=re.escape(f"2 x 2 nodes (a) = 4 GPUs, but Ray has {there}")):
             check_room([two], nodes, "Ray has")
-        message = f"2 x 2 nodes (a) = 4 GPUs, but Ray has {there}"
-        assert message in str(error.value)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.lists(st.integers(0, 8), min_size=1, max_size=3))

@@ -45,7 +45,9 @@ def test_a_prompt_begins_with_the_sampled_tokens(tmp_path: Path) -> None:
 
 def test_another_text_is_tokenised_whole(tmp_path: Path) -> None:
     words = make_bpe_tokenizer(WORDS)
-    spoken = Chat(with_turns(words), {}, "policy 'p'")
+    words.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    words.chat_template = TURNS.replace("END", repr(words.eos_token))
+    spoken = Chat(words, {}, "policy 'p'")
     first = spoken.encode(SPOKEN[:2], None)
     same, other = (words.encode(text, add_special_tokens=False) for text in ("4", "2"))
     whole = spoken.encode(SPOKEN, None)
@@ -53,12 +55,6 @@ def test_another_text_is_tokenised_whole(tmp_path: Path) -> None:
     assert whole[: len(first) + 1] != [*first, *same]  # the tokenizer joins the space before it
     assert spoken.encode(SPOKEN, None, [*first, *other]) == whole
     assert spoken.encode(SPOKEN, None, [len(words) + 5, *first]) == whole  # of another tokenizer
-
-
-def with_turns(tokenizer: Any) -> Any:
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
-    tokenizer.chat_template = TURNS.replace("END", repr(tokenizer.eos_token))
-    return tokenizer
 
 
 ONE_CALL: Any = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a":2}'}}]}

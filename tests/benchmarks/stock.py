@@ -78,15 +78,16 @@ def environment() -> dict[str, str]:
 
 
 SAME = (
-    "data.train_batch_size",
-    "data.max_prompt_length",
-    "data.max_response_length",
-    "actor_rollout_ref.actor.ppo_mini_batch_size",
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-    "actor_rollout_ref.actor.optim.lr",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps",
+    *("data.train_batch_size", "data.max_prompt_length", "data.max_response_length"),
+    *("actor_rollout_ref.actor.ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"),
+    *("actor_rollout_ref.actor.optim.lr", "actor_rollout_ref.actor.optim.lr_warmup_steps"),
     "actor_rollout_ref.rollout.max_model_len",
 )
+FIXED = """
+reward.custom_reward_function.name=compute_score algorithm.adv_estimator=grpo actor_rollout_ref.rollout.name=vllm
+actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1
+trainer.logger=[file] trainer.val_before_train=false trainer.save_freq=-1 trainer.test_freq=-1
+"""
 
 
 def overrides(ours: Any, model: str, files: dict[str, Path], reward: Path, steps: int, bench: Path) -> list[str]:
@@ -98,16 +99,8 @@ def overrides(ours: Any, model: str, files: dict[str, Path], reward: Path, steps
         f"data.train_files={files['train']}",
         f"data.val_files={files['test']}",
         f"reward.custom_reward_function.path={reward}",
-        "reward.custom_reward_function.name=compute_score",
-        "algorithm.adv_estimator=grpo",
-        "actor_rollout_ref.rollout.name=vllm",
-        "actor_rollout_ref.rollout.n=8",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
-        "trainer.logger=[file]",
-        "trainer.val_before_train=false",
         f"trainer.total_training_steps={steps}",
-        "trainer.save_freq=-1",
-        "trainer.test_freq=-1",
+        *FIXED.split(),
     ]
 
 

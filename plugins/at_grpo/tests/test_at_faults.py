@@ -1,23 +1,9 @@
-"""AT-GRPO's baselines are other methods, and its filter of groups.
-
-The released code has faults by its own paper: groups that mix problems (`test_algorithms.py` compares with the
-reference), one reward for all candidates of the second agent and a state that stays at the first turn's winner
-(`test_greedy_tree.py`), and a "GRPO baseline" that is AT-GRPO (here).
-"""
+"""AT-GRPO's filter of groups."""
 
 import numpy as np
 from marl_verl_testing.rows import algorithm, row
 
 from marl_verl.algo.advantage import RowTable
-
-
-def test_the_grpo_baseline_is_not_at_grpo() -> None:
-    samplers = [algorithm(name).sampler for name in ("at-grpo", "grpo", "at-grpo-sessions")]
-    assert samplers == ["greedy-tree", "independent", "independent"]
-
-
-# AT-GRPO's filter of groups
-
 
 MEANS = {"a": [(0.0, 1.0), (2.0, 4.0), (9.0, 9.0), (5.0, 6.0)], "b": [(50.0, 60.0), (70.0, 71.0)]}
 ROWS = [

@@ -1,6 +1,7 @@
 """Public data sets: local files in a set's own columns, the hub, and errors with file, row and field."""
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -74,10 +75,8 @@ NO_PAIRS = {"question": "?", "answer": "a", "context": {"title": ["a"], "sentenc
 def test_a_malformed_row_is_an_error_with_file_and_field(
     tmp_path: Path, tasks: PublicTasks, row: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(MarlError) as error:
+    with pytest.raises(MarlError, match=f"{tmp_path}/t.jsonl.*{re.escape(message)}"):
         tasks.read(written(tmp_path / "t.jsonl", [row]), "train")
-    assert str(tmp_path / "t.jsonl") in str(error.value)
-    assert message in str(error.value)
 
 
 SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?", "Equation": "2 + 1", "Answer": 3.0}

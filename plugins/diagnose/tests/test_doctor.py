@@ -8,29 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from marl_verl_diagnose.doctor import Finding, error, machine, ok, packages, warning
 from marl_verl_diagnose.doctor import command as doctor
+from marl_verl_diagnose.doctor import error, machine, ok, packages, warning
 
 from marl_verl.cli.main import main
 from marl_verl.run import cleanup
 from marl_verl.run.cleanup import RunResources
 
 
-@pytest.fixture
-def given(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Replace what is found."""
-
-    def use(*findings: Finding) -> None:
-        monkeypatch.setattr(doctor, "findings", lambda quick: iter(findings))
-
-    return use
-
-
-def test_the_exit_code_reports_errors(given: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
-    given(ok("a", "x"), warning("b", "y", "z"))
-    assert main(["doctor"]) == 0
-    given(error("a", "x", "z"), ok("b", "y"), error("c", "x", "z"))
-    assert main(["doctor"]) == 1
+def test_the_exit_code_reports_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for findings, code in (
+        ([ok("a", "x"), warning("b", "y", "z")], 0),
+        ([error("a", "x", "z"), ok("b", "y"), error("c", "x", "z")], 1),
+    ):
+        monkeypatch.setattr(doctor, "findings", lambda quick, findings=findings: iter(findings))
+        assert main(["doctor"]) == code
     assert capsys.readouterr().out.splitlines()[-1] == "2 errors and 0 warnings, of 3 findings"
 
 
