@@ -23,6 +23,8 @@
 - `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config
   (`backend/protocol.py`). That of `local`, whose runs are in the command's process, also has `check_settings(config,
   pools)`, which raises MarlError; `run_here`; `load()`, which imports what a run needs; and `train`, the command.
+- `plan`: a function of a checked run: its resolved config, its team, policy -> the model to make, policy -> rows of a
+  batch. What it returns are lines of the summary, headed NAME. MarlError refuses the run.
 - `score`: a module for verl's data source NAME, with `wrong_truth(truth)`, the reason why a row's ground truth cannot
   be used, or None; and `score_program(text, truth, megabytes)`, 0 to 1.
 """

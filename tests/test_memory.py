@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_diagnose import memory
+from marl_verl_diagnose.memory import GIB, Need, adapter_parameters, sizes
 from omegaconf import OmegaConf
 
 from marl_verl.config.compose import compose
@@ -12,9 +14,7 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.models import count
-from marl_verl.models.count import adapter_parameters, parameters, shapes, sizes
-from marl_verl.run import estimate as memory
-from marl_verl.run.estimate import GIB, Need
+from marl_verl.models.count import parameters, shapes
 from tests.model_configs import CONFIGS, SMOLLM2
 
 RECIPE = """

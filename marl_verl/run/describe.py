@@ -53,7 +53,7 @@ def describe(plan: "Plan") -> str:
         *([] if (chosen := marl_of(config).sampler.filters) is None else [f"  groups  {_sampling('filter', chosen)}"]),
         f"  steps   {steps} of {config.data.train_batch_size} tasks",
     ]
-    lines += [f"  memory  {need}" for need in plan.needs]
+    lines += [f"  {name:<7} {fact}" for name, facts in plan.facts.items() for fact in facts]
     lines += [f"  plugin  {file.name} (content {file.source.version})" for file in plan.files]
     return "\n".join([*lines, *plan.notes])
 

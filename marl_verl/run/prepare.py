@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,12 +25,11 @@ from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_conf
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.extensions import check_run_options, extension
+from marl_verl.extensions import check_run_options, extension, names
 from marl_verl.files import read_json, write_json
 from marl_verl.models.sources import ModelToMake
 from marl_verl.options import build
 from marl_verl.plugins import one_file
-from marl_verl.run import estimate
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint.team import check_plugins, check_same
 from marl_verl.run.progress import Display
@@ -58,7 +57,7 @@ class Plan:
     resumed: bool = False
     files: tuple[one_file.PluginFile, ...] = ()
     notes: tuple[str, ...] = ()  # notes to print before the run starts
-    needs: tuple[estimate.Need, ...] = ()  # of memory
+    facts: dict[str, Sequence[object]] = field(default_factory=dict)  # of distributions: lines of the summary, by name
     arguments: tuple[str, ...] = ()  # of `marl-verl train`
 
 
@@ -193,11 +192,9 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     checks.check_with_verl(config, resolved)
     rows = Counter(turn.policy for turn in synthetic.turns(0))
     batch = {name: count * int(config.data.train_batch_size) for name, count in rows.items()}
-    needs = tuple(estimate.estimate(resolved, team, made, batch))
-    for need in needs:
-        need.check()
+    facts = {name: extension("plan", name)(resolved, team, made, batch) for name in names("plan")}
     critic = made_critic(config, team)
-    return Plan(config, resolved, team, tasks, made, critic, folder, resumed, notes=tuple(notes), needs=needs)
+    return Plan(config, resolved, team, tasks, made, critic, folder, resumed, notes=tuple(notes), facts=facts)
 
 
 def _new_folder(config: DictConfig, stem: str) -> Path:

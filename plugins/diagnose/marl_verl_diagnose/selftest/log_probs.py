@@ -20,8 +20,7 @@ from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.model import Shape
 
 from marl_verl.config.hardware import RUN_VARIABLE, has_accelerator
-from marl_verl.models.count import sizes
-from marl_verl.run.estimate import training
+from marl_verl_diagnose.memory import sizes, training
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
 SHARES = (2, 4, 8, 8)  # a row's length is tokens / share

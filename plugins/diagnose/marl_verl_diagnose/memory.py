@@ -18,8 +18,9 @@ Servers sleep meanwhile, or have their `gpu_memory_utilization`. What is not kno
 too small. No weights are loaded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 from omegaconf import DictConfig
@@ -28,11 +29,13 @@ from marl_verl.config.hardware import on_gpu, ray_address
 from marl_verl.config.placement import Pool, pools_of
 from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
-from marl_verl.models.count import Model, sizes
+from marl_verl.models.count import model_config, parameters, shapes
 from marl_verl.models.sources import ModelToMake
 from marl_verl.run.run_dir import gpus
 from marl_verl.team import TeamConfig
 
+# Layers that "all-linear" excludes, as in peft: embeddings, which are not linear layers, and the output layer.
+ENDS = ("embed_tokens", "wte", "lm_head", "embed_out")
 GIB = 1 << 30
 ASSUMED_GPU = 80 * GIB
 PROCESS = 0.8 * GIB  # of a run in one process, without its models
@@ -43,6 +46,19 @@ LARGEST = 3  # parts in a message
 REMEDY = (
     "use more GPUs, lower actor.ppo_max_token_len_per_gpu, or set model.lora_rank or actor.fsdp_config.model_dtype=bf16"
 )
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes of a model; `ends` are the parameters of embeddings and output layer, `adapter` is 0 without one."""
+
+    parameters: int
+    adapter: int
+    ends: int
+    layers: int
+    hidden: int
+    mlp: int
+    vocabulary: int
 
 
 @dataclass(frozen=True)
@@ -137,6 +153,16 @@ def estimate(
     return needs
 
 
+def checked(
+    resolved: DictConfig, team: TeamConfig, made: Mapping[str, ModelToMake], rows: Mapping[str, int]
+) -> list[Need]:
+    """`estimate`. MarlError where a need is certainly more than this machine has."""
+    needs = estimate(resolved, team, made, rows)
+    for need in needs:
+        need.check()
+    return needs
+
+
 def _tokens(part: DictConfig, longest: int) -> float:
     """The tokens of the largest micro-batch on a rank: its limit, else one row of the full length. A micro-batch of
     several rows has as many tokens as were sampled, which is not known."""
@@ -150,3 +176,48 @@ def gpu_bytes() -> float | None:
     """The memory of this machine's smallest GPU, from NVIDIA's driver; None without one."""
     sizes = [size.removesuffix(" MiB") for size in (gpu["memory.total"] for gpu in gpus())]
     return min((float(size) * (1 << 20) for size in sizes if size.isdigit()), default=None)
+
+
+def sizes(model: DictConfig, made: ModelToMake | None = None) -> Model | None:
+    """The sizes of a model from a `model` section; None where its config cannot be read. Without its weights, those of
+    a decoder with a gated MLP."""
+    config = model_config(str(model.path)) if made is None else made.config()
+    tensors = shapes(Path(str(model.path)).expanduser()) if made is None else {}
+    try:
+        hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
+        layers, vocabulary = int(config["num_hidden_layers"]), int(config["vocab_size"])
+        mlp = int(config.get("moe_intermediate_size") or config["intermediate_size"])
+    except KeyError:
+        return None
+    ends = ["embed_tokens"] if config.get("tie_word_embeddings") else ["embed_tokens", "lm_head"]
+    if not tensors:
+        head = int(config.get("head_dim") or hidden // heads)
+        queries, keys = heads * head, int(config.get("num_key_value_heads") or heads) * head
+        experts = int(config.get("num_experts") or config.get("num_local_experts") or 1)
+        layer = {"q_proj": (queries, hidden), "k_proj": (keys, hidden), "v_proj": (keys, hidden)}
+        layer["o_proj"] = (hidden, queries)
+        for number in range(experts):
+            layer |= {f"{number}.{name}_proj": (mlp, hidden) for name in ("gate", "up", "down")}
+        tensors = {f"{number}.{name}.weight": shape for number in range(layers) for name, shape in layer.items()}
+        tensors |= {f"{name}.weight": (vocabulary, hidden) for name in ends}
+    return Model(
+        parameters=parameters(tensors),
+        adapter=adapter_parameters(tensors, int(model.lora_rank), model.target_modules) if model.lora_rank else 0,
+        ends=len(ends) * vocabulary * hidden,
+        layers=layers,
+        hidden=hidden,
+        mlp=mlp * int(config.get("num_experts_per_tok") or 1),
+        vocabulary=vocabulary,
+    )
+
+
+def adapter_parameters(tensors: Mapping[str, tuple[int, ...]], rank: int, targets: str | Sequence[str]) -> int:
+    """Parameters of an adapter: each W [out, in] has B [out, rank] and A [rank, in] (LoRA, arXiv 2106.09685, section
+    4.1). `targets`: "all-linear", or the last components of layer names."""
+    named = [targets] if isinstance(targets, str) else targets
+    total = 0
+    for name, shape in tensors.items():
+        layer = name.removesuffix(".weight").rpartition(".")[2]
+        if len(shape) == 2 and (layer not in ENDS if targets == "all-linear" else layer in named):
+            total += rank * sum(shape)
+    return total
