@@ -18,6 +18,8 @@
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
 - `schedule`: a module for `marl.schedule.mode=NAME`: `problems(config, team, algorithm, synthetic)`, as in
   `config.fit.check_schedule`; and `schedule(trainer)`, with the methods of `trainer.loop.Synchronous`.
+- `task`: a function for the key `marl.task.NAME`, which changes a composed config, given the recipe's folder. Returns
+  files that run as plugins.
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_scripts.reward_function import FunctionScored
 from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
@@ -18,7 +19,6 @@ from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.context import GREEDY, TaskContext, score_parts
 from marl_verl.algo.sampling.sampler import GreedyBaseline, sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
-from marl_verl.config.reward_function import FunctionScored
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode
 from marl_verl.errors import MarlError

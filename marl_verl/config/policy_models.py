@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl import plugins
-from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.stored import is_local
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
@@ -19,6 +18,7 @@ from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import on_hub, shapes
 from marl_verl.models.parsers import Parsers, restricts
 from marl_verl.models.sources import ModelToMake, Pretrained, Source, pretrained
+from marl_verl.tasks.base import SCORED
 from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set

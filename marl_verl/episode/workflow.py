@@ -13,7 +13,7 @@ from marl_verl.errors import MarlError
 from marl_verl.extensions import extension
 from marl_verl.options import Options
 from marl_verl.tasks import Task
-from marl_verl.tasks.verl_rows import observation as prompt
+from marl_verl.tasks.base import observation as prompt
 from marl_verl.threads import call_in_thread
 
 

@@ -5,8 +5,6 @@ from marl_verl.plugins.registry import Registry, hookimpl
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    registry.task("function-scored", "marl_verl.config.reward_function:FunctionScored")
-    registry.task("verl", "marl_verl.tasks.verl_rows:VerlRows")
     registry.workflow("single", "marl_verl.episode.workflow:Single")
     registry.reward("valid-answer", "marl_verl.algo.rewards:valid_answer")
     registry.reward("legal-move", "marl_verl.algo.rewards:legal_move")

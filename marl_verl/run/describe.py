@@ -10,11 +10,11 @@ from marl_verl.config.hardware import on_gpu
 from marl_verl.config.parts import algorithm_of, loss_of, samplers_of
 from marl_verl.config.placement import pools_of
 from marl_verl.config.policy_models import model_of
-from marl_verl.config.reward_function import NAME as SCORED
 from marl_verl.config.schema import Filter, marl_of
 from marl_verl.config.stored import BACKEND, is_local, marl_section, separate_reason, updates_per_batch
 from marl_verl.models.count import parameters, shapes
 from marl_verl.run.checkpoint.folders import complete, step_of
+from marl_verl.tasks.base import SCORED
 
 if TYPE_CHECKING:
     from marl_verl.run.prepare import Plan

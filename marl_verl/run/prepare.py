@@ -20,12 +20,11 @@ from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
-from marl_verl.config.reward_function import use_reward_function
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.extensions import check_run_options, extension, names
+from marl_verl.extensions import check_run_options, extension, names, required
 from marl_verl.files import read_json, write_json
 from marl_verl.models.sources import ModelToMake
 from marl_verl.options import build
@@ -73,7 +72,8 @@ def plan_run(recipe: Path, overrides: list[str], plugin_files: Sequence[Path] = 
     paths = [recipe.resolve().parent / Path(path).expanduser() for path in plugin_paths]
     files = one_file.read_files([*paths, *plugin_files])
     config.marl.plugins = [file.path for file in files]
-    files += use_reward_function(config, recipe.resolve().parent)
+    if config.marl.task.reward is not None:
+        files += required("task", "reward", "marl.task.reward", "scripts")(config, recipe.resolve().parent)
     plugins.use_files(files)
     plan = _check(config, _new_folder(config, run_name(recipe)), dry_run)
     plan.files = tuple(files)

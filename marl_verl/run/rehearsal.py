@@ -16,7 +16,7 @@ from marl_verl.episode.messages import as_observation
 from marl_verl.errors import MarlError, MarlWarning, format_error, shown, user_error
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
-from marl_verl.tasks.verl_rows import observation
+from marl_verl.tasks.base import observation
 from marl_verl.team import TeamConfig
 from marl_verl.threads import TimeUp, breakpoints, time_limit
 

@@ -24,6 +24,7 @@ Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
 SET = "set"  # in a task's `data`: the public set that it is from; held-out success is also reported for each
 TRIES = 10_000  # consecutive draws without a new task after which generation fails
+SCORED = "function-scored"  # the task set that wraps the one of its option `task`, with its `options`
 ROW = "reward_model"  # what only rows of verl's form have
 ANSWERS = (ROW, "answer", "answers", "solution", "aliases")
 BESIDE = ("extra_info", "data_source", SET)  # numbers of rows, and names of files
@@ -283,6 +284,11 @@ def _task(row: dict[str, Any], where: str) -> Task:
     with user_error(where, ValueError, RecursionError, msgspec.ValidationError):
         data = json.loads(data) if isinstance(data, str) else data or {}  # parquet often holds JSON as text
         return msgspec.convert({**row, "data": data}, Task)
+
+
+def observation(task: Task) -> str | list[dict[str, str]]:
+    """What an agent that is given a whole task sees: its messages, else its prompt."""
+    return task.data.get("messages") or task.prompt
 
 
 def trained(training: Sequence[Task], test: Iterable[Task], files: bool) -> list[Task]:

@@ -15,7 +15,7 @@ from marl_verl.algo.algorithms import Algorithm, Loss, PlainRows
 from marl_verl.algo.sampling import Independent, Sample, SamplingContext
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.tasks import Task
-from marl_verl.tasks.verl_rows import observation
+from marl_verl.tasks.base import observation
 
 KEY = "demonstrations"
 """In a task's data: [{"text", "prompt_ids", "response_ids"}, ...]."""

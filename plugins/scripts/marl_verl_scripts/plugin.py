@@ -1,8 +1,9 @@
-"""This distribution registers no part by name: `python -m marl_verl.main_ppo` calls its entry point."""
+"""The parts of this distribution. `main_ppo` and the key `marl.task.reward` are entry points."""
 
 from marl_verl.plugins import Registry, hookimpl
 
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    """Nothing; the hook lets a run store the version."""
+    registry.task("function-scored", "marl_verl_scripts.reward_function:FunctionScored")
+    registry.task("verl", "marl_verl_scripts.verl_rows:VerlRows")

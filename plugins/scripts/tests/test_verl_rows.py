@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from marl_verl_scripts.verl_rows import EVALUATED, PROGRAMS, VerlRows
 
 from marl_verl.algo.sampling.context import judged
 from marl_verl.errors import MarlError
 from marl_verl.tasks.base import Task, read_tasks, write_tasks
-from marl_verl.tasks.verl_rows import EVALUATED, PROGRAMS, VerlRows
 
 USER = {"role": "user", "content": "2 + 2?"}
 ROW: dict[str, Any] = {
@@ -120,7 +120,7 @@ SCORES = Path(importlib.util.find_spec("verl").submodule_search_locations[0]) / 
 
 
 def test_verls_data_sources_are_those_of_the_table() -> None:
-    """verl's `default_compute_score` has moved or changed if this fails: adapt the table of `tasks/verl_rows.py`."""
+    """verl's `default_compute_score` has moved or changed if this fails: adapt the table of `verl_rows.py`."""
     (function,) = [
         node
         for node in ast.parse((SCORES / "__init__.py").read_text()).body

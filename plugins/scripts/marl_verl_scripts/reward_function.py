@@ -20,9 +20,9 @@ from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.plugins.one_file import REWARDS, load_file, read_file
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, answer_text
+from marl_verl.tasks.base import SCORED, DetailedScore, Split, Task, TaskSet, answer_text
 
-NAME, DEFAULT = "function-scored", "compute_score"
+DEFAULT = "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
@@ -111,5 +111,5 @@ def use_reward_function(config: DictConfig, folder: Path) -> list[one_file.Plugi
     if own == VERL_ROWS:
         options["own_score"] = False
     wrapped = {"function": f"{Path(path).name}:{name}", "kwargs": task.reward_kwargs, "task": own, "options": options}
-    task.name, task.options = NAME, {option: value for option, value in wrapped.items() if value not in (None, {})}
+    task.name, task.options = SCORED, {option: value for option, value in wrapped.items() if value not in (None, {})}
     return [file]

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_scripts.reward_function import FunctionScored, use_reward_function
 from omegaconf import OmegaConf
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import judged
 from marl_verl.cli.main import main
-from marl_verl.config.reward_function import FunctionScored, use_reward_function
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 from marl_verl.plugins import one_file
@@ -32,7 +32,7 @@ def two(solution, truth):
 
 seen = []
 """
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
+RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "inventory.yaml"
 
 
 @pytest.fixture(autouse=True)

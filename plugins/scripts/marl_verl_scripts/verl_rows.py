@@ -153,8 +153,3 @@ class VerlRows(TaskSet):
         if info.get("index") is not None:
             name = "-".join(str(part) for part in (info.get("split"), info["index"]) if part is not None)
         return Task(f"{row.data_source}-{name}", "\n\n".join(message.content for message in messages), data)
-
-
-def observation(task: Task) -> str | list[dict[str, str]]:
-    """What an agent that is given a whole task sees: its messages, else its prompt."""
-    return task.data.get("messages") or task.prompt
