@@ -25,7 +25,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
-from marl_verl.cli.main import main
+from marl_verl.cli.main import COMMANDS, load_command, main, registered
 from marl_verl.config import checks, compose
 
 settings.register_profile("marl-verl", deadline=None)  # how long an example takes depends on the machine's load
@@ -71,6 +71,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
+    for name in (*COMMANDS, *registered()):  # else one is imported while a test replaces what it takes by name
+        load_command(name)
     gc.freeze()  # what all tests have imported
 
 
@@ -209,8 +211,11 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run `marl-verl` with some words, which it refuses without a trace. Returns its message of one line."""
+def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run `marl-verl` with some words, which it refuses without a trace. Returns its message of one line. Not in the
+    repository, where tests of other processes, and Hypothesis, write at the same time."""
+    if Path.cwd() == Path(__file__).parent:
+        monkeypatch.chdir(tmp_path)
 
     def call(*words: str | Path, prints: bool = False) -> str:
         capsys.readouterr()
