@@ -107,9 +107,6 @@ def test_gigpo_refuses_rewards_that_are_not_shared() -> None:
         advantage(algorithm("gigpo"), rows)
 
 
-# Returns by a slow reference
-
-
 @given(rows=episodes(), gamma=st.sampled_from([0.0, 0.5, 1.0]))
 @settings(max_examples=20)
 def test_sums_to_go(rows: Rows, gamma: float) -> None:

@@ -187,9 +187,6 @@ def test_a_stored_run(run: Path) -> None:
     assert Path(found) == run
 
 
-# docs/python.md
-
-
 @pytest.mark.slow
 def test_what_the_page_shows_runs(
     trained: type[_Trained], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -134,9 +134,6 @@ def test_former_reasoning_that_a_template_strips(name: str, tmp_path: Path) -> N
     assert second.action.prompt_ids[: len(whole)] != whole
 
 
-# Before a run starts
-
-
 PLUGIN = """
 from marl_verl import Workflow
 from marl_verl.plugins import hookimpl

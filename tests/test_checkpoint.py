@@ -19,8 +19,6 @@ from marl_verl.run.checkpoint import team as checkpoint
 from marl_verl.threads import in_order
 from tests.test_fingerprint import run_config
 
-# a run without workers
-
 
 class Saved:
     """A policy or a critic whose state is one text in two files."""
@@ -80,9 +78,6 @@ def _save(run: Path, step: int, content: str = "", keep: int = 2) -> Path:
     return run / "checkpoints" / f"step_{step}"
 
 
-# saving and loading
-
-
 @pytest.mark.slow
 def test_everything_comes_back(tmp_path: Path) -> None:
     import random
@@ -104,9 +99,6 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     assert team["files"]["policies/one/model.pt"]["size"] == len("mine 7")
     assert team["plugins"]["marl-verl"]
     assert any("marl-verl" in plugin for plugin in team["loaded_plugins"])
-
-
-# a kill
 
 
 class Killed(BaseException):

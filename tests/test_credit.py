@@ -105,9 +105,6 @@ def test_step_groups_are_gigpos_second_level(rows: Rows) -> None:
     np.testing.assert_array_equal(credit("step-groups", rows, gamma=0.5), dict(result.stages)["step advantage"])
 
 
-# From an episode against the others of its task
-
-
 @given(rows=episodes().flatmap(st.permutations))
 @settings(max_examples=30)
 def test_efficiency_is_the_turns_that_an_episode_saves(rows: Rows) -> None:

@@ -25,8 +25,6 @@ from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig
 from tests.batches import resolved, team_config
 
-# What the team's critic sees
-
 
 class Talk(Workflow):
     """One agent alone, then a joint act, then one agent alone with its history."""

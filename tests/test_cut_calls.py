@@ -158,9 +158,6 @@ def test_restricted_answers_have_no_reasoning(reasoning: str | None) -> None:
         assert [json.loads(made["arguments"]) for made in parsed.calls] == [json.loads(ARGUMENTS)]
 
 
-# Nested JSON
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("deep", [DEEP, DEEP[:15000]])
 def test_deeply_nested_calls_are_malformed(deep: str) -> None:

@@ -95,9 +95,6 @@ def sample(
     return asyncio.run(play())
 
 
-# What is sent
-
-
 def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
     agent = AgentConfig(
         "judge", "outside", instructions="You judge.", sampling=Sampling(temperature=0.25, max_tokens=8)

@@ -141,9 +141,6 @@ def test_what_hangs_is_ended(check: Callable[[], Any]) -> None:
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
 
 
-# Hash seeds
-
-
 @pytest.mark.parametrize(
     "check",
     [

@@ -213,9 +213,6 @@ def test_a_workflow_that_waits_for_ever_ends_with_its_time_and_leaves_nothing(fn
     assert len(good.episodes) == 2
 
 
-# code that blocks the event loop
-
-
 def test_a_process_whose_loop_is_blocked_ends_with_the_line(tmp_path: Path) -> None:
     code = """
 import asyncio, time

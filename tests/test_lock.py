@@ -38,9 +38,6 @@ def test_the_lock_lasts_while_a_child_process_has_it(tmp_path: Path) -> None:
         pass
 
 
-# Calls in separate threads
-
-
 def test_calls_run_at_the_same_time_and_results_keep_their_order() -> None:
     both = threading.Barrier(2, timeout=10)
     assert list(at_once({"b": lambda: both.wait() >= 0, "a": lambda: both.wait() >= 0})) == ["b", "a"]

@@ -142,9 +142,6 @@ def test_every_family_has_a_parser_of_the_installed_vllm() -> None:
     assert {name for _, name in FAMILIES} <= {*tool_parsers()}
 
 
-# From request to action
-
-
 @pytest.mark.slow
 def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -> None:
     policy = client(tmp_path, [], custom_chat_template=TEMPLATE)

@@ -44,9 +44,6 @@ def test_its_own_tests_pass_and_its_recipe_composes(tmp_path: Path) -> None:
     assert int(passed[1]) >= tests
 
 
-# What is refused
-
-
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert new(tmp_path, "my-team") == 2
     assert "File exists" in capsys.readouterr().err

@@ -131,9 +131,6 @@ def _packs(sizes: list[int], nodes: list[int]) -> bool:
     )
 
 
-# The hardware of a run
-
-
 def test_the_gpus_of_a_cluster_are_not_left_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 

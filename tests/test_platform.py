@@ -111,9 +111,6 @@ def test_the_platform_has_every_part_of_verls_interface() -> None:
     assert module.reset_peak_memory_stats() is None
 
 
-# what each workaround touches
-
-
 def test_alias_vllm_version_works(monkeypatch: pytest.MonkeyPatch) -> None:
     from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
 

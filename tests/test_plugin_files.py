@@ -79,9 +79,6 @@ def test_a_file_that_cannot_be_loaded_is_an_error(write: Write, code: str, messa
         used(write(code=code))
 
 
-# other processes
-
-
 def fingerprint_elsewhere() -> tuple[str, ...]:
     """What a new process has, which is given nothing but the environment."""
     code = "import json; from marl_verl import plugins; print(json.dumps(plugins.load().fingerprint()))"
@@ -100,9 +97,6 @@ def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write
     changed = used(write(code=PLUGIN + "# changed\n")).fingerprint()
     with pytest.raises(MarlError, match=r"only one of the driver and rollout worker 0 has"):
         loading.check_same(changed, theirs, "rollout worker 0")
-
-
-# a run
 
 
 @pytest.fixture

@@ -178,9 +178,6 @@ def test_policies_on_different_devices_do_not_wait_for_each_other() -> None:
     assert serial.lock("one") is serial.lock("two")
 
 
-# Two processes with verl's real workers
-
-
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Found, Found]:
     """What one rank alone finds, and each of two ranks."""

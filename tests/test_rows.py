@@ -71,9 +71,6 @@ def test_a_turn_of_a_frozen_policy_discounts_nothing() -> None:
     assert method.compute(RowTable.from_rows(rows)).ret[[1, 3]].tolist() == [0.5, 1.0]
 
 
-# What reaches the store
-
-
 def test_rows_that_are_learnt_from_are_stored_and_all_are_returned() -> None:
     """Task "v" is one of a validation, or has failed."""
     worker = object.__new__(RolloutWorker)

@@ -87,9 +87,6 @@ def test_a_prompt_begins_with_them_whatever_white_space(said: str, parsed: dict[
         assert policy.encode(changed, None, action) == policy.encode(changed)
 
 
-# Ends of actions
-
-
 def test_every_end_of_the_generation_config_ends_a_turn(tmp_path: Path) -> None:
     own = make_tokenizer(WORDS).eos_token_id
     policy = client(tmp_path, [[7, token] for token in (9, 10, own, 8)], ends=[9, 10])

@@ -88,9 +88,6 @@ def without_clock(episode: Episode) -> Episode:
     )
 
 
-# The same bytes
-
-
 def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
     one, other = sampled("x"), sampled("y")
     for sample, seconds in ((one, 1.5), (other, 0.25)):
@@ -103,9 +100,6 @@ def test_two_runs_give_the_same_bytes_in_any_arrival_order() -> None:
         lines = sample_lines(one, "u", TASK.id, tokens)
         assert lines == sample_lines(other, "u", TASK.id, tokens)
         assert "seconds" not in "".join(lines)
-
-
-# Everything comes back
 
 
 words = st.text(max_size=6)
@@ -151,9 +145,6 @@ class Opaque:
 )
 def test_an_answer_of_any_kind_is_stored(answer: Any, stored: Any) -> None:
     assert plain(answer) == stored
-
-
-# In the run directory
 
 
 def test_a_continued_run_forgets_later_metrics_and_a_line_that_was_cut_off(tmp_path: Path) -> None:

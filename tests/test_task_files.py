@@ -65,9 +65,6 @@ def test_a_malformed_file_raises_with_its_row(tmp_path: Path, content: str, mess
     assert "\n" not in str(error.value)
 
 
-# Which held-out tasks are training tasks
-
-
 def row(name: str, question: str, **info: Any) -> Task:
     return Task(name, question, {"data_source": "s", "reward_model": {"ground_truth": "4"}, "extra_info": info})
 

@@ -166,9 +166,6 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
         asyncio.run(replay(Shortens(), task, policy.agents, Journal(tuple(episode.journal.acts()))))
 
 
-# Synchronous code
-
-
 def talk(client: Any, rounds: int = 2) -> str:
     said = "q"
     for _ in range(rounds):
@@ -202,9 +199,6 @@ async def test_a_closed_run_ends_its_thread() -> None:
         while not ended:
             await asyncio.sleep(0.01)
     assert ended == [asyncio.CancelledError]
-
-
-# Parallel sub-agents in one client, and copies of it
 
 
 @pytest.mark.parametrize("inside", [False, True])

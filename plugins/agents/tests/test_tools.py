@@ -79,9 +79,6 @@ def test_a_tool_is_the_function_and_its_calls_are_recorded() -> None:
     assert [call.raised is not None for call in calls] == [False, False, False, True, True]
 
 
-# MCP servers
-
-
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     pytest.importorskip("mcp", reason="package mcp is not installed")

@@ -122,9 +122,6 @@ def test_a_run_reports_the_pass_rate_and_a_failed_measure_does_not_end_it() -> N
         assert (report.measures, len(report.turns)) == (measures, 4)
 
 
-# Small programs, for tiny models
-
-
 SMALL = SmallPrograms(seconds=20)
 
 

@@ -92,9 +92,6 @@ def test_levels_without_a_helper_a_return_or_tests(helper: str, passed: float | 
     assert sum(levels(helper, MAIN, "aux", True, passed).values()) == pytest.approx(reward)
 
 
-# the task set
-
-
 def test_the_task_set_runs_the_tests() -> None:
     tasks = JointCode()
     assert tasks.score(TASK, {"helper": HELPER, "main": MAIN}) == pytest.approx(4.0)
@@ -104,9 +101,6 @@ def test_the_task_set_runs_the_tests() -> None:
     assert not tasks.success(TASK, half)
     assert tasks.public_score(TASK, half) == 1.0
     assert tasks.public_score(TASK, {"helper": "", "main": MAIN}) == 0.0
-
-
-# feedback and workflow
 
 
 def test_a_test_that_takes_too_long_three_times_is_the_last_that_runs() -> None:

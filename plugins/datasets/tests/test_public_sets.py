@@ -129,9 +129,6 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
     assert len(QUIZ.generate("train", 7, 0)) == 6
 
 
-# Verdicts and clipping of agents' texts
-
-
 def test_a_verdict_is_one_word_in_tags() -> None:
     texts = (
         "x <VERIFY> Reject </verify> y",

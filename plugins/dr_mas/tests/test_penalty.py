@@ -94,9 +94,6 @@ def test_a_task_without_spread_counts_nowhere() -> None:
     assert Amplification().of_rows(nothing, DR_MAS.compute(nothing)) == {}
 
 
-# The recipes' own script, and the code that the READMEs show
-
-
 PLUGIN = Path(__file__).parents[1]
 RECIPES = PLUGIN.parents[1] / "recipes" / "dr_mas"
 

@@ -30,9 +30,6 @@ def solves(act: Act) -> str:
     return words[3] if "not" in words else words[2]
 
 
-# the task set
-
-
 def test_a_team_that_has_learnt_its_roles_is_always_right() -> None:
     policy = ScriptedPolicy({SOLVER: solves, VERIFIER: verifies})
     for task in TASKS.generate("test", 20, 0):

@@ -163,9 +163,6 @@ def test_a_tree_is_within_its_limit_and_every_path_goes_on(limit: int, cross: bo
     assert all(episode.finished for episode in found.episodes)
 
 
-# what fails, and when
-
-
 def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> None:
     failing = lambda request: request[2:] == ("1", "two")  # noqa: E731
     found, _ = tree(Writers(turns=1), k=3, failing=failing)

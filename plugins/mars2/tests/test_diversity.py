@@ -24,8 +24,6 @@ from marl_verl.episode import Act
 TEXT = st.text(alphabet="ab 1=\n", max_size=12)
 COUNTS = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 5), max_size=4).map(lambda found: Counter(found))
 
-# semantic
-
 
 @given(TEXT, TEXT, TEXT)
 def test_the_distance_of_two_texts_is_a_metric_from_0_to_1(a: str, b: str, c: str) -> None:
@@ -125,9 +123,6 @@ def test_refinements_of_own_and_other_attempts_are_distinguished() -> None:
     for turn in found.turns:  # agents are distinguished, whether or not they share a policy
         turn.policy = "shared"
     assert diversity.Refinement().of_sample(found) == logged
-
-
-# novelty
 
 
 def sketch(answer: str | None) -> dict[str, float]:

@@ -21,8 +21,6 @@ TASK = Task(
 RIGHT = "0 2 3"
 TASKS = SymbolTests()
 
-# tasks and scores
-
 
 @pytest.mark.parametrize(
     ("answer", "score", "public", "message"),
@@ -43,9 +41,6 @@ def test_the_workflow_replays_and_the_agents_take_turns() -> None:
     assert [act.agent for act, _ in run.turns] == [SHIFTER, FLIPPER, SHIFTER, FLIPPER]
     assert run.answer == RIGHT
     assert run.proposals == ["0 7 8", "9 2 3", "0 7 8", RIGHT]
-
-
-# the tree of both
 
 
 def half(kinds: object) -> Callable[[Act, int, Candidate], str]:

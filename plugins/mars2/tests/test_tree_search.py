@@ -111,9 +111,6 @@ def all_nodes(top: Node) -> Iterator[Node]:
         yield from all_nodes(child)
 
 
-# where scores go
-
-
 @BOTH_PRIORS
 @BOTH_STRATEGIES
 def test_scores_go_along_edges_as_by_hand(monkeypatch: pytest.MonkeyPatch, strategy: Strategy, prior: Prior) -> None:
@@ -223,9 +220,6 @@ def test_the_budget_is_exact(workflow: Programmed, seed: int, nodes: int, strate
     assert {failure.reason for failure in found.failures} <= {"policy-error", "workflow-error"}
 
 
-# where the search goes
-
-
 def depths(found: Sample) -> list[int]:
     depth: dict[str | None, int] = {None: 0}
     for turn in found.turns:
@@ -251,9 +245,6 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
     assert max(deep) >= 4
     assert deep.count(1) <= 60
     assert wide.count(1) >= 130  # of 160: a new draft is always better
-
-
-# agents that take each other's acts
 
 
 def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
@@ -301,9 +292,6 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [turn for turn in found.turns if turn.turn == 0]
     assert found.extra_tokens == {"rollout": 4 * len(first)}  # "0.75", for every node that is no end
     assert run(Refine(2), "zero")[1] == [0.0, 0.75]
-
-
-# choosing by public score
 
 
 @given(workflows(), st.integers(0, 5), STRATEGY)

@@ -60,9 +60,6 @@ def test_role_rewards_by_hand() -> None:
         assert [turn.rewards["role"] for turn in sample.turns] == wanted, solutions
 
 
-# Boxed sums, for tiny models
-
-
 FILE = Path(__file__).parents[3] / "recipes" / "math" / "boxed_sums.py"
 boxed_sums = load_file(read_file(FILE.name, FILE))
 SUMS = boxed_sums.BoxedSums(largest=9)

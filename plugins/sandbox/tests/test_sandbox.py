@@ -179,9 +179,6 @@ def test_assertions_see_plain_values(box: Sandbox) -> None:
     assert box.holds("f = 1 / 0", "f", "", "assert True", QUICK).error.startswith("ZeroDivisionError")
 
 
-# tiers and the command
-
-
 @pytest.mark.slow
 def test_a_server_that_fails_is_no_score(fusion: str) -> None:
     with pytest.raises(SandboxError, match=r"the sandbox server at 'http://127.0.0.1:1/' failed"):

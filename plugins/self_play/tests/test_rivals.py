@@ -40,9 +40,6 @@ def played(workflow: Workflow, task: Task, tasks: TaskSet, policy: ScriptedPolic
     return episode
 
 
-# Proposer and solver
-
-
 def test_problems_are_parsed_and_computed() -> None:
     assert arithmetic.parsed(" 3+4 - 2") == ["3", "+", "4", "-", "2"]
     assert arithmetic.result(["3", "+", "4", "-", "9"]) == -2

@@ -51,9 +51,6 @@ def asked(context: ScriptedContext) -> list[str]:
     return [f"{act.agent}:{act.slot}" for _, act, _ in context.asked]
 
 
-# Random workflows
-
-
 def hidden(record: ActRecord, who: Masked) -> bool:
     return record.act.agent in who or record.act.key in who
 

@@ -58,9 +58,6 @@ def test_both_write_at_once_and_neither_sees_the_other() -> None:
     assert first.observation != second.observation
 
 
-# public sets, and tiny models
-
-
 def test_rows_of_the_public_sets(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     posts = [{"prompt": f"SUBREDDIT: r/{n}\n\nPOST: {words(n)}\n\nTL;DR:", "completion": " x"} for n in (3, 4, 50, 3)]
