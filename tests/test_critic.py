@@ -64,8 +64,6 @@ def test_trained_rows_have_joint_observations_truncated_on_the_left() -> None:
     assert [tag.get("critic_cut") for tag in tags.values()] == [None, False, None, True] * 2
 
 
-# Which critics a run has
-
 RECIPE = """
   algorithm: {name: ippo}
   agents: {holder: {policy: one}, asker: {policy: two}}

@@ -87,8 +87,6 @@ def test_a_failed_call_raises_the_same_live_and_on_replay(error: Exception, kind
     assert asyncio.run(go(stored)).answer == live.answer
 
 
-# Long conversations
-
 WORDS = st.sampled_from(["", "a", "b" * 700, "c" * 1500, "\ud800", "b" * 700 + "é"])
 MESSAGES = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), WORDS), min_size=1, max_size=4)
 

@@ -79,8 +79,6 @@ def test_an_image_is_refused() -> None:
             as_observation([{"role": "user", "content": [{"type": "text", "text": "What?"}, part]}])
 
 
-# Parsers of vLLM
-
 WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "two", "so"]
 
 

@@ -231,8 +231,6 @@ def test_commands_list_and_apply_variants(capsys: pytest.CaptureFixture[str]) ->
     assert main(["train", "--resume", "runs/x", "--variant", "shared"]) == 2
 
 
-# Data
-
 HUB = {
     "sharp/web test=webwalkerqa": ("dgslibisey/MuSiQue", "callanwu/WebWalkerQA, split 'main'"),
     "dr_mas/math": ("aaabiao/dapo_filter", "HuggingFaceH4/MATH-500, split 'test' and HuggingFaceH4/aime_2024"),

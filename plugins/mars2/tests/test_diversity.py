@@ -43,8 +43,6 @@ def test_semantic_diversity_is_the_mean_over_pairs_in_any_order(texts: list[str]
     assert diversity.semantic(texts) == pytest.approx(mean)
 
 
-# algorithmic
-
 RENAMED = """
 import sys
 def f(xs):
@@ -85,8 +83,6 @@ def test_jensen_shannon_is_symmetric_bounded_and_0_for_equal_distributions_only(
     same = all(p[kind] * q.total() == q[kind] * p.total() for kind in p.keys() | q.keys())
     assert same == (found < 1e-12)
 
-
-# the metrics, of a tree
 
 TASK = Task(
     "t", "tests after 3 across 7 before 0", {"tests": [["after", "3"], ["across", "7"], ["before", "0"]], "hidden": 1}

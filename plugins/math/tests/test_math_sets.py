@@ -154,8 +154,6 @@ def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
     assert asyncio.run(same("3.25", "13/4"))
 
 
-# the task set
-
 TASK = Task("t", "What is 1/2 + 1/3?", {"answer": "\\frac{5}{6}"})
 SCORED = [
     ("It is \\boxed{\\dfrac{5}{6}}.", 1.0, 1.0),
