@@ -41,6 +41,8 @@ from packaging.requirements import Requirement
 
 from marl_verl.errors import MarlError, user_error
 
+EXTRA = re.compile(r"extra == .([\w-]+)")
+
 
 @functools.cache
 def extension(group: str, name: str) -> Any:
@@ -57,15 +59,15 @@ def names(group: str) -> tuple[str, ...]:
 
 @functools.cache
 def missing_extras() -> frozenset[str]:
-    """The extras of marl-verl that are plugins which are not installed, by marl-verl's own metadata."""
-    required = map(Requirement, importlib.metadata.requires("marl-verl") or ())
-    return frozenset(
-        match[1]
-        for requirement in required
-        if requirement.name.startswith("marl-verl-")
-        and not any(importlib.metadata.distributions(name=requirement.name))
-        and (match := re.search(r"extra == .([\w-]+)", str(requirement.marker)))
-    )
+    """The extras of marl-verl whose plugin is not installed: that of the same name, or the only one of the extra. By
+    marl-verl's own metadata, in which an extra lists also what comes with its plugin."""
+    plugins: dict[str, set[str]] = {}
+    for requirement in map(Requirement, importlib.metadata.requires("marl-verl") or ()):
+        if requirement.name.startswith("marl-verl-") and (match := EXTRA.search(str(requirement.marker))):
+            plugins.setdefault(match[1], set()).add(requirement.name)
+    chosen = {extra: names & {f"marl-verl-{extra}"} or names for extra, names in plugins.items()}
+    absent = {name for name in set().union(*chosen.values()) if not any(importlib.metadata.distributions(name=name))}
+    return frozenset(extra for extra, names in chosen.items() if len(names) == 1 and names <= absent)
 
 
 def pip_line(extra: str) -> str:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_scripts.verl_script import verl_defaults
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import compose, defaults_of, with_overrides
 from marl_verl.config.policy_models import check_scripts
-from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, settings_of, verl_defaults
+from marl_verl.config.verl_keys import ADDED, ALLOWED, PASS, VERDICTS, key_paths, settings_of
 from marl_verl.errors import MarlError
 from marl_verl.run import prepare
 from marl_verl.run.prepare import check_settings

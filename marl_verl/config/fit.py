@@ -191,8 +191,11 @@ class SyntheticTeam:
 def check_schedule(
     config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam
 ) -> Iterator[str]:
-    """MarlError if `marl.schedule` is incompatible with the run; `config` is resolved, with `policies`."""
+    """MarlError if filter or schedule are incompatible with the run; `config` is resolved, with `policies`."""
     settings, trained = marl_of(config).schedule, team.trained
+    if marl_of(config).sampler.filters is not None and algorithm.advantage.wants_critic() is not None:
+        problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
+        yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
     if settings.turns is not None:
         named = [name for turn in settings.turns for name in turn]
         for name in named:
@@ -204,15 +207,6 @@ def check_schedule(
     if settings.mode != "sync":
         schedule = required("schedule", settings.mode, f"{SCHEDULE}.mode={settings.mode}", "asynchronous")
         yield from schedule.problems(config, team, algorithm, synthetic)
-
-
-@check
-def check_task_choice(config: DictConfig, algorithm: Algorithm) -> Iterator[str]:
-    """MarlError for an invalid filter or curriculum, or one that the algorithm or the schedule does not allow."""
-    marl = marl_of(config)
-    if marl.sampler.filters is not None and algorithm.advantage.wants_critic() is not None:
-        problem = f"'{FILTER}' has no effect, because the advantages come from a critic: no group is compared"
-        yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
 
 
 class _SyntheticWorkflow(Workflow):

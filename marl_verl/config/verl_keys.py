@@ -1,18 +1,16 @@
-"""Keys of verl's config: those that a team passes on with their ranges, those that are dropped, and the rest.
+"""Keys of verl's config: those that a team passes on with their ranges, and what replaces others.
 
-The longest name that a key begins with decides. All keys that are neither passed on nor dropped are refused together.
+The longest name that a key begins with decides. All keys that are not passed on are refused together.
 verl accepts other values than those of `PASSED`, and trains wrongly, hangs or fails long after the start; other values
 are checked by verl, vLLM, Ray and torch themselves.
 """
 
-import functools
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from annotated_types import Ge, Gt
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -128,22 +126,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
     (Mapping | None, "engine.mixed_precision ray_kwargs.ray_init.runtime_env learner.optim.override_optimizer_config"),
 )
 """Type of the values -> keys, and sections with all their keys, that a team passes on to verl."""
-DROPPED = """
-    learner.profiler ref.profiler rollout.profiler global_profiler ray_kwargs.timeline_json_file rollout.trace
-    rollout.prometheus transfer_queue.metrics transfer_queue.backend skip hydra
-    trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir trainer.balance_batch
-    trainer.max_critic_ckpt_to_keep trainer.default_hdfs_dir trainer.del_local_ckpt_after_load
-    trainer.esi_redundant_time trainer.ray_wait_register_center_timeout trainer.use_legacy_worker_impl trainer.use_v1
-    data.filter_overlong_prompts_workers data.validation_shuffle data.use_shm data.trust_remote_code
-    data.return_raw_chat data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs
-    data.gen_batch_size models.use_shm models.tiled_mlp actor.use_prefix_grouper actor.freeze_vision_tower
-    actor.calculate_sum_pi_squared learner.checkpoint.async_save actor.checkpoint.strict
-    learner.rollout_n ref.rollout_n learner.optim.total_training_steps
-    rollout.mode rollout.multi_stage_wake_up rollout.skip_tokenizer_init rollout.moe_load_balance_metrics_interval
-    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
-"""
-"""Keys and sections that change nothing of what is trained."""
-PASS, DROP, UNUSED = "pass", "it changes nothing of what is trained", "a team does not use it"
+PASS, UNUSED = "pass", "a team does not use it"
 INSTEAD: Mapping[str, str] = {
     "policies are trained by verl's FSDP engine": "model_engine learner.megatron learner.engine",
     "a team is served by vLLM": "rollout.engine_kwargs rollout.disaggregation",
@@ -174,25 +157,26 @@ INSTEAD: Mapping[str, str] = {
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
     "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
-    UNUSED: "actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config",
+    UNUSED: """actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config
+        learner.optim.total_training_steps""",
 }
 """What replaces a key -> keys and sections."""
 
 
-def _keys(names: str) -> Iterator[str]:
+def expanded(names: str) -> Iterator[str]:
+    """The keys of a table's line; its first names stand for those of `EXPANDED`."""
     for name in names.split():
         first, dot, rest = name.partition(".")
         yield from (f"{section}.{rest}" for section in EXPANDED[first]) if dot and first in EXPANDED else (name,)
 
 
 VERDICTS: Mapping[str, str] = {
-    **{key: PASS for _, names in PASSED for key in _keys(names)},
-    **dict.fromkeys(_keys(DROPPED), DROP),
-    **{key: reason for reason, names in INSTEAD.items() for key in _keys(names)},
+    **{key: PASS for _, names in PASSED for key in expanded(names)},
+    **{key: reason for reason, names in INSTEAD.items() for key in expanded(names)},
 }
 PAGE = "docs/from-verl.md#keys"
 MOST = 5  # refused keys in a message
-ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not Any for key in _keys(names)}
+ALLOWED: Mapping[str, Any] = {key: hint for hint, names in PASSED if hint is not Any for key in expanded(names)}
 """Key of a composed config -> the type of its values."""
 ACTS_ONLY = {**ALLOWED, "actor_rollout_ref.rollout.temperature": Small}
 """As `ALLOWED`, for a policy that is not trained: it may act greedily."""
@@ -213,11 +197,11 @@ OPEN = re.compile(r"(.+\.)?(engine_kwargs\.\w+|override_config|override_optimize
 """Free-form sections of verl's config: their keys are those of vLLM, of a model, of an optimiser and of Ray."""
 
 
-def verdict(key: str) -> str:
-    """`PASS`, `DROP`, or what to use instead of a key of verl."""
+def verdict(key: str, verdicts: Mapping[str, str] = VERDICTS) -> str:
+    """`PASS`, or what to use instead of a key of verl."""
     names = key.split(".")
     prefixes = (".".join(names[:count]) for count in range(len(names), 0, -1))
-    return next((VERDICTS[prefix] for prefix in prefixes if prefix in VERDICTS), UNUSED)
+    return next((verdicts[prefix] for prefix in prefixes if prefix in verdicts), UNUSED)
 
 
 def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
@@ -276,7 +260,7 @@ def changed(
         if not known and isinstance(default, Mapping) and default and not OPEN.fullmatch(below):
             hint = pip_line(str(name)) if name in missing_extras() else nearest(str(name), map(str, default))
             instead = VERDICTS.get(below, UNUSED)  # of the key itself: another one of its section is a typo
-            raise MarlError(f"unknown key '{path}': {hint if instead in (PASS, DROP, UNUSED) else instead}")
+            raise MarlError(f"unknown key '{path}': {hint if instead in (PASS, UNUSED) else instead}")
         yield from changed(value, default[name] if known else None, below, path, allowed)
 
 
@@ -302,10 +286,3 @@ def verl_configs() -> Path:
     if verl is None or verl.origin is None:
         raise MarlError("verl is not installed: pip install 'marl-verl[cpu]' or 'marl-verl[vllm]'")
     return Path(verl.origin).parent / "trainer" / "config"
-
-
-@functools.cache
-def verl_defaults() -> dict[str, Any]:
-    """Every key and section of verl's own config -> its default, in which an interpolation is a text."""
-    text = (verl_configs() / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    return dict(key_paths(yaml.safe_load(text)))

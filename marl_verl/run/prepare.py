@@ -125,7 +125,6 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, Sampler, 
     marl = marl_section(config)
     team = read_team(marl)
     algorithm = algorithm_of(team)
-    fit.check_task_choice(config, algorithm)
     samplers = samplers_of(algorithm, marl)
     workflow, task_set = check_team(config, team)
     fit.check_samplers(samplers, team, task_set, workflow)

@@ -170,12 +170,6 @@ class DetailedScore(float):
         return detailed
 
 
-def answer_text(answer: Any) -> str:
-    """What functions of verl's signature score: the "text" beside "rewards" (role reward `returned`), else JSON."""
-    text = answer["text"] if isinstance(answer, Mapping) and answer.keys() == {"text", "rewards"} else answer
-    return text if isinstance(text, str) else json.dumps(text)
-
-
 def distinct(draw: Callable[[], Task | None], count: int, split: Split, name: str, tries: int = TRIES) -> list[Task]:
     """Draw `count` different tasks; `draw` returns a random one, or None if it is not in this split. MarlError (with
     the prefix `name`) if the split has fewer."""

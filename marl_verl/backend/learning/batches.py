@@ -10,12 +10,8 @@ from verl.utils import tensordict_utils as tu
 
 from marl_verl.algo.advantage import AdvantageResult, FloatArray
 from marl_verl.backend.protocol import Rows, RowStore
-from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 
 warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors is in prototype stage")
-
-KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")
-"""Fields of a buffered row: those that an update and the importance correction read."""
 
 
 def put_advantages(store: RowStore, rows: Rows, result: AdvantageResult, learning: Collection[str]) -> None:

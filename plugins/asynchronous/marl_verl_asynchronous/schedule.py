@@ -24,15 +24,17 @@ from typing import Any, NamedTuple
 
 from omegaconf import DictConfig
 
-from marl_verl.backend.learning.batches import KEPT_FIELDS, put_advantages
+from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Report, Rows
+from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 from marl_verl.config.schema import marl_of
 from marl_verl.events import timed
 from marl_verl.threads import in_thread
 from marl_verl.trainer.data import in_key_order
 from marl_verl.trainer.metrics import averages
 
+KEPT_FIELDS = (*UPDATE_FIELDS, "rollout_log_probs")  # that an update and the importance correction read
 Task = dict[str, Any]  # a row of `TaskData.next`, and `batch`, the number of its data batch, from 1
 Learnt = tuple[dict[str, float], list[int]]  # a finished update: its metrics, and the staleness of each of its rows
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from marl_verl_asynchronous.schedule import Asynchronous
+from marl_verl_asynchronous.schedule import KEPT_FIELDS, Asynchronous
 
-from marl_verl.backend.learning.batches import KEPT_FIELDS
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
 from marl_verl.threads import in_thread

@@ -20,7 +20,8 @@ from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.options import build
 from marl_verl.plugins import one_file
 from marl_verl.plugins.one_file import REWARDS, load_file, read_file
-from marl_verl.tasks.base import SCORED, DetailedScore, Split, Task, TaskSet, answer_text
+from marl_verl.tasks.base import SCORED, DetailedScore, Split, Task, TaskSet
+from marl_verl_scripts.verl_rows import answer_text
 
 DEFAULT = "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"

@@ -7,6 +7,7 @@ Uses verl internals: `default_compute_score`, and the data sources that it knows
 model in the rollout worker; these are refused.
 """
 
+import json
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ import msgspec
 from marl_verl.errors import MarlError, user_error
 from marl_verl.extensions import extension
 from marl_verl.options import Positive
-from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, answer_text, read_rows
+from marl_verl.tasks.base import DetailedScore, Split, Task, TaskSet, read_rows
 
 EVALUATED = (  # verl's scores of these call `eval` on the answer, some by sympy
     *("numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12"),
@@ -153,3 +154,9 @@ class VerlRows(TaskSet):
         if info.get("index") is not None:
             name = "-".join(str(part) for part in (info.get("split"), info["index"]) if part is not None)
         return Task(f"{row.data_source}-{name}", "\n\n".join(message.content for message in messages), data)
+
+
+def answer_text(answer: Any) -> str:
+    """What functions of verl's signature score: the "text" beside "rewards" (role reward `returned`), else JSON."""
+    text = answer["text"] if isinstance(answer, Mapping) and answer.keys() == {"text", "rewards"} else answer
+    return text if isinstance(text, str) else json.dumps(text)

@@ -4,16 +4,18 @@ Keys with a counterpart are translated, those that change nothing of what is tra
 they are: composing the recipe checks them. Without a team in `marl.*`, it is one agent with workflow `single`.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import parse_overrides
 from marl_verl.config.hardware import has_accelerator
-from marl_verl.config.verl_keys import DROP, OPEN, PASS, key_paths, verdict, verl_defaults
+from marl_verl.config.verl_keys import OPEN, PASS, VERDICTS, expanded, key_paths, verdict, verl_configs
 from marl_verl.errors import MarlError, check_known
 from marl_verl.extensions import required
 
@@ -70,6 +72,23 @@ HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "reward.reward_manager.source": ("register",),
 }
 """Values, other than verl's default, of keys that are refused with a third one."""
+DROPPED = """
+    learner.profiler ref.profiler rollout.profiler global_profiler ray_kwargs.timeline_json_file rollout.trace
+    rollout.prometheus transfer_queue.metrics transfer_queue.backend skip hydra
+    trainer.log_val_generations trainer.rollout_data_dir trainer.validation_data_dir trainer.balance_batch
+    trainer.max_critic_ckpt_to_keep trainer.default_hdfs_dir trainer.del_local_ckpt_after_load
+    trainer.esi_redundant_time trainer.ray_wait_register_center_timeout trainer.use_legacy_worker_impl trainer.use_v1
+    data.filter_overlong_prompts_workers data.validation_shuffle data.use_shm data.trust_remote_code
+    data.return_raw_chat data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs
+    data.gen_batch_size models.use_shm models.tiled_mlp actor.use_prefix_grouper actor.freeze_vision_tower
+    actor.calculate_sum_pi_squared learner.checkpoint.async_save actor.checkpoint.strict
+    learner.rollout_n ref.rollout_n learner.optim.total_training_steps
+    rollout.mode rollout.multi_stage_wake_up rollout.skip_tokenizer_init rollout.moe_load_balance_metrics_interval
+    reward_model.launch_reward_fn_async reward.reward_kwargs.overlong_buffer_cfg.log
+"""
+"""Keys and sections that change nothing of what is trained."""
+DROP = "drop"
+OUTCOMES: Mapping[str, str] = {**VERDICTS, **dict.fromkeys(expanded(DROPPED), DROP)}
 SWITCHES = {
     "algorithm.kl_ctrl": "algorithm.use_kl_in_reward",
     "algorithm.kl_penalty": "algorithm.use_kl_in_reward",
@@ -284,9 +303,10 @@ def _set_team(script: Script) -> None:
 def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
     """Whether a setting has no effect: by its key, or with verl's default, or because its section is switched off."""
     known, value = verl_defaults(), values[key]
-    if verdict(key) == DROP or value in HARMLESS.get(key, ()):
+    outcome = verdict(key, OUTCOMES)
+    if outcome == DROP or value in HARMLESS.get(key, ()):
         return True
-    if verdict(key) == PASS:
+    if outcome == PASS:
         return False
     usual = known.get(key)
     if value == usual or (not value and (usual is None or "${" in str(usual))):
@@ -298,3 +318,10 @@ def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
         if switch not in (None, key):
             return not values.get(switch) or values[switch] in HARMLESS.get(switch, ())
     return False
+
+
+@functools.cache
+def verl_defaults() -> dict[str, Any]:
+    """Every key and section of verl's own config -> its default, in which an interpolation is a text."""
+    text = (verl_configs() / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    return dict(key_paths(yaml.safe_load(text)))
