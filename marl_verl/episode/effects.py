@@ -29,8 +29,8 @@ from marl_verl.episode.journal import (
     as_json,
     function_name,
 )
-from marl_verl.episode.lanes import numbers, path_of, within
-from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters, compared, restored
+from marl_verl.episode.lanes import numbers
+from marl_verl.episode.messages import Observation, Parameters, Seen, as_observation, as_parameters
 from marl_verl.episode.turn import Act, Action, slot_name
 from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks import Task
@@ -80,7 +80,7 @@ class Effects:
             raise MarlError(f"workflow '{type(workflow).__name__}' {NOT_REPLAYABLE}")
         self._sealed, self.limits, self._too_long = sealed, limits, too_long
         self._records: list[Record | None] = []  # None: reached, not yet resolved
-        self._lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
+        self.lanes: dict[tuple[str, str | None], int] = {}  # (agent, slot name) -> acts in it so far
         self._calls: dict[CallKey, int] = {}  # calls so far
         self._calling = 0  # calls in progress
         self._stood = -1  # value of `_news` when the run was last blocked
@@ -143,31 +143,6 @@ class Effects:
         system = as_observation([{"role": "system", "content": instructions}]) if instructions else ()
         self._spawned[name] = system, {} if policy is None else {"policy": policy}
         return name
-
-    def as_sampled(self, agent: str, observation: Observation, slot: str | None) -> Observation:
-        """An observation whose replies of this lane are as they were sampled, where they differ by outer white space:
-        the tokens of a conversation are then the beginning of its next prompt."""
-        messages = list(observation)
-        for act, action in self.turns:
-            at = len(act.observation)
-            if act.lane == (agent, slot) and tuple(messages[:at]) == act.observation and messages[at:]:
-                messages[at] = restored(messages[at], action.message)
-        return tuple(messages)
-
-    def lane(self, agent: str, observation: Observation, slot: str | None, new: str | None) -> str | None:
-        """The slot of a request from a task in `slot`: that of the lane, of this task or of its parallel tasks, whose
-        last observation and reply begin the request (the longest, if several do), otherwise `new`."""
-        ends, said = [], [compared(message) for message in observation]
-        for act, action in self.turns:
-            name, at = act.lane[1], len(act.observation)
-            if (
-                act.agent == agent
-                and act.turn + 1 == self._lanes[act.lane]
-                and within(name, slot)
-                and said[: at + 1] == [compared(message) for message in (*act.observation, action.message)]
-            ):
-                ends.append((-at, name != slot, path_of(name), name))
-        return min(ends, key=lambda end: end[:3])[-1] if ends else new
 
     def check_length(self, agent: str, observation: Observation, parameters: Parameters) -> None:
         """Raise ContextLengthExceeded for a request that is too long for the agent's policy, recorded as a call of
@@ -298,8 +273,8 @@ class Effects:
                     self._given_up.add(wait.act.key)
                     self._waiting.pop(wait.act.key, None)
                     wait.future.cancel()
-                    if self._lanes[wait.act.lane] == wait.act.turn + 1:  # no turn: the next act takes its place
-                        self._lanes[wait.act.lane] -= 1
+                    if self.lanes[wait.act.lane] == wait.act.turn + 1:  # no turn: the next act takes its place
+                        self.lanes[wait.act.lane] -= 1
             raise
         return [act.future.result() if isinstance(act, Wait) else act for act in acts]
 
@@ -314,7 +289,7 @@ class Effects:
         if name is not None and (not name or name.isdigit() or "#" in name):
             raise self._fail(f"a slot name must be non-empty, without '#', and not a number; got {name!r}")
         self._count("acts", self.limits.acts)
-        turn = self._lanes.get((agent, name), 0)
+        turn = self.lanes.get((agent, name), 0)
         if turn and (agent, slot_name(name, turn - 1)) in self._waiting:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
             remedy = 'give each its own act(..., slot="name")'
@@ -323,7 +298,7 @@ class Effects:
         observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
         former = self._former.get((agent, name))
         act = Act(agent, slot_name(name, turn), turn, self._counts["acts"] - 1, observation, joint, asked, former)
-        self._lanes[agent, name] = turn + 1
+        self.lanes[agent, name] = turn + 1
         self._last = act
         record = self._given.act(agent, act.slot)
         if record is not None and record.act.seen == act.seen:

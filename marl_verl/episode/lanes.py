@@ -9,7 +9,6 @@ and not from the order in which actions arrive.
 
 import asyncio
 import contextvars
-import re
 import weakref
 from collections.abc import Coroutine
 from typing import Any
@@ -95,16 +94,3 @@ def numbers() -> tuple[int, ...]:
     for the task that runs the workflow. They do not depend on the order in which actions arrive."""
     place = _place.get()
     return () if place is None else place.numbers[1:]  # the first is that of the workflow's own task
-
-
-def within(slot: str | None, outer: str | None) -> bool:
-    """Whether a slot is `outer`, or that of a choice, a conversation or a parallel task in it; no task beside `outer`
-    uses it."""
-    if slot is None or slot == outer:
-        return slot == outer
-    return slot.startswith(("parallel-", "choice", "conversation-") if outer is None else f"{outer}.")
-
-
-def path_of(slot: str | None) -> list[int]:
-    """The numbers in the name of a slot, in which slots are ordered as their tasks were created."""
-    return [int(number) for number in re.findall(r"\d+", slot or "")]

@@ -144,32 +144,12 @@ def tool_names(parameters: Mapping[str, Any] | None) -> list[str]:
     return [tool["function"]["name"] for tool in (parameters or {}).get("tools", ())]
 
 
-def compared(message: Mapping[str, Any]) -> str:
-    """A message as a text that is equal for a reply and for what a client makes of it: without the reasoning, which
-    some leave out, without outer white space, and with the arguments of calls as values."""
-    kept = {key: value for key, value in message.items() if key not in ("reasoning_content", "tool_calls")}
-    if message["role"] == "assistant":
-        kept["content"] = message["content"].strip()
-    if calls := message.get("tool_calls"):
-        kept["tool_calls"] = [(call["id"], call["function"]["name"], call_arguments(call)) for call in calls]
-    return json.dumps(kept, sort_keys=True)
-
-
 def call_arguments(call: Mapping[str, Any]) -> Any:
     """The arguments of a tool call as values; their text if it is no JSON."""
     try:
         return json_value(call["function"]["arguments"])
     except ValueError:
         return call["function"]["arguments"]
-
-
-def restored(message: Message, reply: Message) -> Message:
-    """A message of a client as the reply that it repeats, with the white space that was sampled; itself if it repeats
-    another one, or other reasoning."""
-    thoughts, replied = (part.get("reasoning_content", "").strip() for part in (message, reply))
-    if message == reply or (thoughts and thoughts != replied) or compared(message) != compared(reply):
-        return message
-    return {key: value for key, value in reply.items() if key != "reasoning_content" or thoughts}
 
 
 def message_text(message: Mapping[str, Any]) -> str:

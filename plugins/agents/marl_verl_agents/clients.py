@@ -27,6 +27,7 @@ from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
 from marl_verl_agents import anthropic_messages, chat_completions, responses
 from marl_verl_agents.chat_completions import Request, RequestError, parse, server_sent
+from marl_verl_agents.conversations import as_sampled, continued
 
 if TYPE_CHECKING:  # imported where used: the openai package takes half a second
     import httpx
@@ -175,14 +176,14 @@ class TeamTransport(contextlib.nullcontext[None]):
     async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         """The actions of a request, one per choice, each in a slot of its own."""
         if asked.n == 1:
-            lane = self._run.lane(agent, asked.messages, slot, slot) if self._slot is None else slot
+            lane = continued(self._run, agent, asked.messages, slot, slot) if self._slot is None else slot
             return [await self._act(agent, asked, lane)]
         prefix = "" if slot is None else f"{slot}."
         acts = [self._act(agent, asked, f"{prefix}choice{index}") for index in range(asked.n)]
         return list(await asyncio.gather(*acts))
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        messages = self._run.as_sampled(agent, asked.messages, slot)
+        messages = as_sampled(self._run, agent, asked.messages, slot)
         return await self._run.act(agent, messages, slot, **asked.parameters)
 
 

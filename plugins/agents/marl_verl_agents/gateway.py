@@ -33,6 +33,7 @@ from marl_verl.errors import MarlError, nearest
 from marl_verl.tasks import Task
 from marl_verl_agents.chat_completions import Request, RequestError
 from marl_verl_agents.clients import FINAL, Content, TeamTransport, refused
+from marl_verl_agents.conversations import as_sampled, continued
 
 __all__ = ["Completed", "Endpoint", "Endpoints", "ExternalWorkflow", "ProcessFailed", "process"]
 
@@ -197,7 +198,7 @@ class EpisodeTransport(TeamTransport):
         key = json.dumps(asked.messages)
         slot = self._given_up.pop(key, NEW)
         if slot == NEW:
-            slot = self._run.lane(agent, asked.messages, None, NEW)
+            slot = continued(self._run, agent, asked.messages, None, NEW)
         if slot == NEW:
             self._conversations += 1
             slot = None if self._conversations == 1 else f"conversation-{self._conversations}"
@@ -210,7 +211,7 @@ class EpisodeTransport(TeamTransport):
             raise
 
     async def _act(self, agent: str, asked: Request, slot: str | None) -> Action:
-        messages = self._run.as_sampled(agent, asked.messages, slot)
+        messages = as_sampled(self._run, agent, asked.messages, slot)
         for act, action in self._run.turns:  # of a request that was given up, one of several choices may be known
             if (*act.lane, *act.seen) == (agent, slot, messages, asked.parameters or None):
                 return action
