@@ -1,6 +1,6 @@
 """What installed distributions add besides registered parts: entry points of the groups `marl_verl.GROUP`.
 
-- `api`: a function, which is `marl_verl.NAME`.
+- `api`: a function, which is `marl_verl.NAME`; `read_episodes`, of a file, for the episodes of a `Run`.
 - `team`: a function; `team.NAME(...)` calls it with the team, or the agent, as first argument; or a class, of which
   `team.NAME` is an instance for the team, or the agent.
 - `run`: a module for the option `marl.run.NAME`, with `check(value)`, which raises MarlError; `use(value)`, called in

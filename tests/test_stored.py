@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_inspect.episodes import EpisodeFile
 from marl_verl_inspect.replay import differences, rerun
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
@@ -17,7 +18,6 @@ from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflow
 from marl_verl.episode.codec import as_line, encode_episode, plain
-from marl_verl.run.reading import EpisodeFile
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Task, TaskSet
@@ -126,8 +126,8 @@ def test_round_trip_of_paths_in_trees(
         turn.rewards, turn.invalid = dict(rewards), invalid
     episode = Episode("u", 4, TASK, turns[:1], answer, True, journal, 0.0, 0.5, finished, turns[1:])
     file = EpisodeFile.parse(content(as_line(encode_episode(episode, True))), "f")
-    assert file.episodes[episode.id] == episode
-    assert file.episodes[episode.id].turns[0].key == ("solver", "0")
+    assert file.episode(episode.id) == episode
+    assert file.episode(episode.id).turns[0].key == ("solver", "0")
 
 
 @dataclass
@@ -184,7 +184,7 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
     episodes = [*sample.episodes, *([sample.greedy] if sample.greedy else [])]
     assert len(file.episodes) == len(episodes)
     for episode in episodes:
-        stored = file.episodes[episode.id]
+        stored = file.episode(episode.id)
         assert without_clock(stored) == without_clock(episode)
         again = asyncio.run(rerun(Lanes(), Public(), ["solver", "judge"], stored))
         assert differences(stored, again) == []

@@ -1,21 +1,18 @@
-"""Read what a run has stored: `Run` and its files. Errors name the file and the line."""
+"""Read what a run has stored: `Run` and its files."""
 
 import json
 import os
 from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marl_verl.episode import Episode
-from marl_verl.episode.codec import SCHEMA, decode, decode_episode
-from marl_verl.errors import MarlError, missing, user_error
+from marl_verl.errors import missing, user_error
+from marl_verl.extensions import required
 from marl_verl.files import read_bytes, read_json
 from marl_verl.run.checkpoint.folders import complete, step_of
 from marl_verl.run.run_dir import PLACES, RunDir, unpacked
-from marl_verl.tasks import Split
-from marl_verl.team import Named
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -117,13 +114,9 @@ def read_rows(path: Path) -> Any:
         return json.loads(read_file(path))
 
 
-def read_episodes(path: Path) -> "EpisodeFile":
-    """A file of stored episodes."""
-    return EpisodeFile.parse(read_file(path), f"'{path}'")
-
-
 def _episodes(path: Path) -> list[Episode]:
-    return list(read_episodes(path).episodes.values())
+    read = required("api", "read_episodes", "stored episodes", "inspect")
+    return list(read(path).episodes.values())
 
 
 def run_of(source: Path) -> Path | None:
@@ -131,67 +124,3 @@ def run_of(source: Path) -> Path | None:
     if source.is_dir():
         return source
     return source.parent.parent if source.parent.name in (*PLACES, "evaluations") else None
-
-
-@dataclass(frozen=True)
-class Header:
-    """The first line of a file; see `run.records.header`."""
-
-    step: int
-    split: Split
-    agents: dict[str, dict[str, Any]]
-    task: Named
-    workflow: Named
-    algorithm: Named
-    sampler: Named
-
-
-@dataclass(frozen=True)
-class StoredFailure:
-    """A failed attempt: class of the failure, error message, and task."""
-
-    failure: str
-    detail: str
-    uid: str
-    session: int
-    task: str
-
-    @property
-    def id(self) -> str:
-        """The id that the episode would have; in a tree several failures may share it."""
-        return f"{self.uid}_{self.session}"
-
-
-@dataclass(frozen=True)
-class EpisodeFile:
-    """A file of stored episodes (id -> episode, in its order); `source` is its name in errors."""
-
-    source: str
-    header: Header
-    episodes: dict[str, Episode] = field(default_factory=dict)
-    failures: list[StoredFailure] = field(default_factory=list)
-
-    @classmethod
-    def parse(cls, content: bytes, source: str) -> "EpisodeFile":
-        """Parse the content of a file. MarlError: it has no header, another schema, or a line that cannot be read."""
-        (_, head), *rest = _values(content.split(b"\n"), source)
-        if head.get("schema") != SCHEMA:
-            raise MarlError(f"{source} does not begin with a header of episodes in schema {SCHEMA}, which is read here")
-        file = cls(source, decode(Header, head, f"{source}: the header in line 1"))
-        for where, data in rest:
-            if "failure" in data:
-                file.failures.append(decode(StoredFailure, data, where))
-            else:
-                with user_error(where):
-                    episode = decode_episode(data)
-                file.episodes[episode.id] = episode
-        return file
-
-
-def _values(lines: list[bytes], source: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name in errors, value) of each line, the first one also where it is empty."""
-    for number, line in enumerate(lines, start=1):
-        where = f"{source}, line {number}"
-        if line.strip() or number == 1:
-            with user_error(f"{where} is damaged", TypeError, ValueError, RecursionError):
-                yield where, dict(json.loads(line))

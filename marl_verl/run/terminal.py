@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
@@ -62,21 +62,6 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub(lambda match: repr(match.group())[1:-1], text)
 
 
-def table(rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
-    """Columns as lines, below their titles: those named in `right` are right-aligned, empty ones are omitted."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [(">" if column[0] in right else "<", max(map(len, column))) for column in columns]
-    return [
-        "  ".join(f"{text:{side}{width}}" for text, (side, width) in zip(row, widths, strict=True)).rstrip()
-        for row in zip(*columns, strict=True)
-    ]
-
-
 def indented(text: str, spaces: int) -> list[str]:
     """The lines of a text, indented."""
     return [f"{' ' * spaces}{line}".rstrip() for line in text.split("\n")]
-
-
-def count(number: int, noun: str) -> str:
-    """E.g. "1 row" or "2 rows"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_inspect.episodes import read_episodes
 from marl_verl_inspect.replay import differences, replay
 from marl_verl_report.watch import Server
 
 import marl_verl
-from marl_verl.run.reading import read_episodes
 from marl_verl.threads import in_thread
 from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded

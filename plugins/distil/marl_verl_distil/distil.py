@@ -17,6 +17,7 @@ from marl_verl_evaluation.launch import launch, plan
 from marl_verl_evaluation.request import Options
 from marl_verl_inspect.export import choose, export
 from marl_verl_inspect.files import stored_file
+from marl_verl_inspect.text import table
 from omegaconf import OmegaConf
 
 from marl_verl.api import alone, planned, train, trained
@@ -36,7 +37,6 @@ from marl_verl.run.prepare import DATA, check_team, make_run_directory
 from marl_verl.run.progress import Display
 from marl_verl.run.reading import Run
 from marl_verl.run.run_dir import locked
-from marl_verl.run.terminal import table
 from marl_verl.tasks.base import read_tasks
 from marl_verl_distil.conversations import STUDENT, conversations, demonstrated
 from marl_verl_distil.imitation import KEY

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marl_verl_inspect.episodes import read_episodes
 from marl_verl_inspect.export import Source
 from omegaconf import DictConfig, OmegaConf
 from rich.table import Table
@@ -30,7 +31,6 @@ from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.plugins import one_file
 from marl_verl.run.prepare import check_team
 from marl_verl.run.progress import Display
-from marl_verl.run.reading import read_episodes
 from marl_verl.run.rehearsal import rehearse
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start

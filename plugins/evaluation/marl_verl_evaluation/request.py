@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from marl_verl_inspect.episodes import file_of_episode, read_episodes
 from marl_verl_inspect.export import WEIGHTS, Source
-from marl_verl_inspect.files import episode_of, file_of_episode
 from marl_verl_inspect.replay import differences, replay
 
 from marl_verl.config.policy_models import check_files
@@ -33,7 +33,7 @@ from marl_verl.errors import MarlError, check, check_known
 from marl_verl.extensions import extension, required
 from marl_verl.files import read_bytes, write_json
 from marl_verl.run.checkpoint import folders
-from marl_verl.run.reading import load_run, read_episodes
+from marl_verl.run.reading import load_run
 from marl_verl.run.run_dir import REQUEST
 from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig
@@ -273,7 +273,7 @@ def edited_rows(
 ) -> tuple[Task, int, tuple[dict[str, Any], ...]]:
     """(task, step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
     file = read_episodes(file_of_episode(run, name))
-    episode = episode_of(file, name)
+    episode = file.episode(name)
     if changed := differences(episode, replay(file.header, episode)):
         raise MarlError(f"episode '{name}' is not what is stored: {changed[0]}")
     acts = {":".join(record.act.key): record for record in episode.journal.acts()}

@@ -28,8 +28,9 @@ from marl_verl.episode.codec import decode
 from marl_verl.errors import MarlError, user_error
 from marl_verl.options import Part
 from marl_verl.run.reading import read_rows, run_of
-from marl_verl.run.terminal import count, show, table
+from marl_verl.run.terminal import show
 from marl_verl_inspect.files import add_file_arguments, stored_file, use_plugin_files
+from marl_verl_inspect.text import cell, count, table
 
 Record = dict[str, Any]
 EXAMPLES = """
@@ -224,13 +225,6 @@ def _values(value: float | list[float]) -> str:
 def _group(values: dict[str, Any]) -> str:
     shown = (f"{column}={'none' if value is None else cell(value)}" for column, value in values.items())
     return " ".join(shown) or "the whole batch"
-
-
-def cell(value: Any) -> str:
-    """A number with six digits, or a name with control characters escaped."""
-    if isinstance(value, float):
-        return f"{value + 0.0:.6g}"  # + 0.0: of a negative zero, zero
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
 
 
 def explain(

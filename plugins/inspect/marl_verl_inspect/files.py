@@ -1,15 +1,12 @@
 """Which of a run's stored files a command reads, with the plugin files of the run."""
 
 import argparse
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from marl_verl import plugins
-from marl_verl.episode import Episode
 from marl_verl.errors import MarlError
 from marl_verl.plugins import one_file
-from marl_verl.run.reading import EpisodeFile
 from marl_verl.run.run_dir import RunDir
 
 KEEP = {
@@ -38,23 +35,6 @@ def stored_file(source: Path, place: str, step: int | None = None) -> Path:
         near = sorted(sorted(files, key=lambda stored: abs(stored - step))[:3])
         raise MarlError(f"run '{source}' has no {place} of step {step}: the nearest are {', '.join(map(str, near))}")
     return files[step]
-
-
-def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
-    """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
-    validation at step 20), else of the latest."""
-    place = re.match(r"([a-z])(\d+)t\d", name or "")
-    if step is None and place:
-        step = int(place[2])
-    return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
-
-
-def episode_of(file: EpisodeFile, name: str) -> Episode:
-    """The episode of a file with an id. MarlError: no such episode."""
-    if name not in file.episodes:
-        ids = f"{len(file.episodes)} others such as '{next(iter(file.episodes), '')}'"
-        raise MarlError(f"{file.source} has no episode '{name}', but {ids}")
-    return file.episodes[name]
 
 
 def use_plugin_files(run: Path | None, files: Sequence[Path]) -> None:

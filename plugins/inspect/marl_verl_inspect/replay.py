@@ -15,16 +15,17 @@ from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
 from marl_verl.episode import Act, ActRecord, Episode, Journal, ReplayMismatch, Run, Turn, Workflow
 from marl_verl.episode.codec import plain, shared_messages
 from marl_verl.episode.engine import replayed
-from marl_verl.episode.errors import short
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import Observation, message_text
 from marl_verl.errors import user_error
 from marl_verl.options import build
-from marl_verl.run.reading import EpisodeFile, Header, read_episodes, run_of
-from marl_verl.run.terminal import count, harmless, indented, show, table
+from marl_verl.run.reading import run_of
+from marl_verl.run.terminal import harmless, indented, show
 from marl_verl.tasks import TaskSet
 from marl_verl.team import Named
-from marl_verl_inspect.files import add_file_arguments, episode_of, file_of_episode, use_plugin_files
+from marl_verl_inspect.episodes import EpisodeFile, Header, file_of_episode, read_episodes
+from marl_verl_inspect.files import add_file_arguments, use_plugin_files
+from marl_verl_inspect.text import count, line, table
 
 EXAMPLES = """
 FILE is a file of a run's journals/ (one per training step) or episodes/ (some episodes of each validation): JSON lines,
@@ -234,11 +235,6 @@ def _beside(episode: Episode, header: Header) -> list[str]:
     return [f"sampled beside it: {count(len(turns), 'turn')}", *places]
 
 
-def line(text: str, width: int) -> str:
-    """A text as one line of at most `width` characters."""
-    return short(" ".join(text.split()), width)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Replay a stored episode without a model, and show it as a conversation with its rewards."
     add_plugin_argument(parser)
@@ -267,7 +263,7 @@ def run(options: argparse.Namespace) -> int:
     if name is None:
         show(list_text(file))
         return 0
-    episode = episode_of(file, name)
+    episode = file.episode(name)
     again = None if options.stored else replay(file.header, episode)
     show(episode_text(file.header, episode, again))
     changes = [] if again is None else differences(episode, again)

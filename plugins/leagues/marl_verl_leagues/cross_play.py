@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from marl_verl_evaluation.request import Assignment, Pairing, Request, assign, chosen_step
-from marl_verl_inspect.replay import line
+from marl_verl_inspect.text import line
 from rich.table import Table
 
 from marl_verl.backend.protocol import Report

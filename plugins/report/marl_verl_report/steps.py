@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from marl_verl_inspect.episodes import EpisodeFile, read_episodes
 from marl_verl_inspect.explain import ExplainedRows
 
 from marl_verl.episode import Act, Action, Episode, Turn
@@ -11,7 +12,7 @@ from marl_verl.episode.codec import encode_call
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import message_text
 from marl_verl.errors import MarlError
-from marl_verl.run.reading import EpisodeFile, read_episodes, read_rows
+from marl_verl.run.reading import read_rows
 from marl_verl.run.run_dir import RunDir
 
 MOST_MEMBERS = 64

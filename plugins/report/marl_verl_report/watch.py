@@ -21,10 +21,10 @@ from urllib.parse import parse_qs
 
 import msgspec
 from marl_verl_evaluation.api import evaluate
+from marl_verl_inspect.episodes import read_episodes
 
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.errors import MarlError, RunError, check_known, shown
-from marl_verl.run.reading import read_episodes
 from marl_verl.run.run_dir import STARTS, is_running
 from marl_verl.run.terminal import show
 from marl_verl_report import overview, report, steps
