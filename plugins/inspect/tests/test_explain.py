@@ -19,7 +19,7 @@ from marl_verl.errors import MarlError
 from marl_verl.run.run_dir import RunDir
 from tests import batches
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "golden"
 GOLDEN = sorted(path for path in SHARED.glob("*.json") if "shapley" not in path.name)
 RECORD = ["key", "agent", "group", "members", "reward", "return", "baseline", "scale", "advantage"]
@@ -198,7 +198,7 @@ def test_a_damaged_step(refused: Command) -> None:
 # In a process of its own
 
 
-PAGE = Path(__file__).parents[1] / "docs" / "explain.md"
+PAGE = Path(__file__).parents[3] / "docs" / "explain.md"
 EXAMPLES = re.findall(r"\$ marl-verl explain (examples/.*)\n((?s:.+?))```", PAGE.read_text(encoding="utf-8"))
 
 

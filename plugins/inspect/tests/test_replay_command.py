@@ -287,7 +287,7 @@ def documented() -> None:
 def test_what_the_documentation_shows_is_what_is_printed(
     command: Command, refused: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (Path(__file__).parents[1] / "docs" / "replay.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "replay.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
     assert len(shown) == 2
     for words, output in shown:
