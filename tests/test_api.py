@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 from omegaconf import DictConfig
 
 from marl_verl import MarlError, RunError, evaluate, explain, load_run, train

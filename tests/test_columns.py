@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_local.session import MemoryStore
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_sampler
 from marl_verl_testing.algorithm import row_of as row

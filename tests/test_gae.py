@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.algo.advantage import RowTable

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_sharp.counterfactual import Counterfactual, SampledShapley
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, check_workflow, shown
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from marl_verl_inspect.episodes import EpisodeFile, read_episodes
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 
 from marl_verl.episode import Act, Action, Episode, Turn
 from marl_verl.episode.codec import encode_call

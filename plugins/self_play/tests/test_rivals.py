@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_inspect.explain import ExplainedRows
+from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_self_play import proposer_solver as arithmetic
 from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGame
 from marl_verl_self_play.proposer_solver import (
