@@ -21,6 +21,7 @@
 - `task`: a function for the key `marl.task.NAME`, which changes a composed config, given the recipe's folder. Returns
   files that run as plugins.
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
+- `parts`: a module whose parts of algorithms have short names in every config.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
 - `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config
   (`backend/protocol.py`). That of `local`, whose runs are in the command's process, also has `check_settings(config,

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 from marl_verl_at_grpo.algorithm import AT_GRPO
+from marl_verl_baselines.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl_testing.rows import algorithm
 
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.algorithms.presets import GRPO_TRAJECTORY_MEAN as GRPO
 from marl_verl.errors import MarlError
 from marl_verl.trainer.metrics import agent_statistics
 from tests.batches import advantage, row

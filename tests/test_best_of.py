@@ -4,10 +4,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from marl_verl_baselines import BestOf
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 
 from marl_verl.algo.sampling import Candidate, Independent, Sample
-from marl_verl.algo.sampling.sampler import BestOf
 from marl_verl.episode import Act, Action, Team, Workflow
 from marl_verl.tasks import Task, TaskSet
 from tests.loops import completed

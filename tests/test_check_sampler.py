@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_at_grpo.greedy_tree import GreedyTree
+from marl_verl_baselines import BestOf, GreedyBaseline
 from marl_verl_magrpo.joint_tree import JointTree
 from marl_verl_mars2.tree_search import TreeSearch
 from marl_verl_testing import check_sampler
 from marl_verl_testing.workflows import TASK, Hashed, Mark, Programmed, Solo, own_words, talkers, workflows
 
 from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContext
-from marl_verl.algo.sampling.sampler import BestOf, GreedyBaseline
 
 ROLES = {"solver": own_words}
 STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))

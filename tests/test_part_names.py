@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 from annotated_types import Gt, Interval, Lt
+from marl_verl_baselines import C3, Efficiency, StepGroups
 
 from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import C3, Efficiency, StepGroups
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
@@ -75,7 +75,7 @@ def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_path
         with pytest.raises(MarlError, match="unknown"):  # classes to derive from, and private ones
             algorithm_named("grpo", option, "o")
     with pytest.raises(MarlError, match=r"'o\.advantage\.returns': 'marl_verl.*:C3' is no returns"):
-        algorithm_named("grpo", {"advantage": {"returns": "marl_verl.algo.credit:C3"}}, "o")
+        algorithm_named("grpo", {"advantage": {"returns": "marl_verl_baselines:C3"}}, "o")
 
 
 TWO = (Efficiency(), StepGroups(gamma=0.5))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_baselines.presets import reinforce_pp
 from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_testing import check_algorithm
 
@@ -16,7 +17,7 @@ from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, AdvantageResult, Discounted, FloatArray, PerRole, RowTable
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.algo.algorithms.presets import grpo, reinforce_pp
+from marl_verl.algo.algorithms.presets import grpo
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_fit
 from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.errors import MarlError

@@ -9,13 +9,13 @@ PUBLIC = (
     "marl_verl",
     *(f"marl_verl.algo.{name}" for name in ("advantage", "algorithms", "credit", "rewards", "sampling")),
     *(f"marl_verl.{name}" for name in ("episode", "errors", "options", "plugins", "tasks")),
-    *("marl_verl_agents", "marl_verl_agents.gateway", "marl_verl_datasets", "marl_verl_sandbox"),
+    *("marl_verl_agents", "marl_verl_agents.gateway", "marl_verl_baselines", "marl_verl_datasets", "marl_verl_sandbox"),
     *("marl_verl_testing", *(f"marl_verl_testing.{name}" for name in ("real", "rows", "workflows"))),
 )
-# agents of frameworks and judges act by the effects of a run; public sets read rows as the core does; commands read
-# what a run has written, and check what it needs; a backend and the checks of parts look inside
+# agents of frameworks and judges act by the effects of a run; public sets and baselines work as the core does; commands
+# read what a run has written, and check what it needs; a backend and the checks of parts look inside
 INSIDE = ("agents", "judges", "leagues", "distil", "teacher", "datasets", "sandbox", "tiny", "report", "diagnose")
-INSIDE += ("testing", "scripts", "inspect", "asynchronous", "local", "evaluation")
+INSIDE += ("testing", "scripts", "inspect", "asynchronous", "local", "evaluation", "baselines")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 

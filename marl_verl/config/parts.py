@@ -14,6 +14,7 @@ from marl_verl.algo.algorithms import Algorithm, Loss, Metric, presets
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, unknown, user_error
+from marl_verl.extensions import extension, names
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
 from marl_verl.team import AgentConfig, TeamConfig
@@ -26,8 +27,9 @@ BASES = (Metric, credit.ReplayCredit, credit.TableCredit, advantage.Estimator, a
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
     """Return a registered algorithm with options; `where` is their config key.
 
-    A part is named by its short name where it is one of marl-verl, or the module that has the algorithm or one of its
-    parts defines or imports it; and everywhere as "package.module:Class". MarlError for an invalid option.
+    A part is named by its short name where it is one of marl-verl or of group `parts` (`extensions`), or the module
+    that has the algorithm or one of its parts defines or imports it; and everywhere as "package.module:Class".
+    MarlError for an invalid option.
     """
     algorithm: Algorithm = plugins.load().get("algorithms", name)
     entry = plugins.load().entry("algorithms", name)
@@ -37,7 +39,8 @@ def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) ->
 
 def finder(algorithm: Algorithm, *homes: str) -> Find:
     """Resolves names of parts for an algorithm; `homes`: modules that define or register it."""
-    modules = dict.fromkeys((*homes, *(type(part).__module__ for part in algorithm.parts()), *CORE))
+    others = (extension("parts", name).__name__ for name in names("parts"))
+    modules = dict.fromkeys((*homes, *(type(part).__module__ for part in algorithm.parts()), *CORE, *others))
     return lambda base, name, where: _find(base, name, where, [module for module in modules if module in sys.modules])
 
 
@@ -73,7 +76,8 @@ def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]
         classes = [value for _, value in reversed(public) if isinstance(value, type) and issubclass(value, base)]
         parts = {part.name: part for part in classes if dataclasses.is_dataclass(part) and part not in BASES}
     if name not in parts:
-        raise MarlError(f"'{where}' (a name, or package.module:Class): {unknown(kind, name, parts)}")
+        error = plugins.load().explained(unknown(kind, name, parts))
+        raise MarlError(f"'{where}' (a name, or package.module:Class): {error}")
     return parts[name]
 
 

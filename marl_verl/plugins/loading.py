@@ -107,13 +107,17 @@ class Plugins:
 
     def unknown(self, kind: str, name: str, more: Iterable[str] = ()) -> MarlError:
         """The error for a name that is neither registered nor one of `more`: the nearest, or what to install."""
-        extras = missing_extras()
-        if extra := max((extra for extra in extras if f"{name}-".startswith(f"{extra}-")), key=len, default=""):
+        extras = (extra for extra in missing_extras() if f"{name}-".startswith(f"{extra}-"))
+        if extra := max(extras, key=len, default=""):
             return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
+        return self.explained(unknown(KINDS[kind], name, [*more, *self.names(kind)]))
+
+    def explained(self, error: MarlError) -> MarlError:
+        """The error for an unknown name, with the plugins that may have it: those that are broken or not installed."""
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
-        if extras:
-            reasons.append(f"not installed: {', '.join(sorted(extras))} (pip install 'marl-verl[all]')")
-        return MarlError("; ".join([str(unknown(KINDS[kind], name, [*more, *self.names(kind)])), *reasons]))
+        if extras := sorted(missing_extras()):
+            reasons.append(f"not installed: {', '.join(extras)} (pip install 'marl-verl[all]')")
+        return MarlError("; ".join([str(error), *reasons]))
 
 
 @functools.cache

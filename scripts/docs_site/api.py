@@ -9,7 +9,7 @@ CORE = (
     *("episode", "errors", "options", "plugins", "tasks"),
 )
 MODULES = {**{name: f"marl_verl.{name}" for name in CORE}, "agents": "marl_verl_agents"}
-MODULES |= {name: f"marl_verl_{name}" for name in ("agents.gateway", "datasets", "sandbox")}
+MODULES |= {name: f"marl_verl_{name}" for name in ("agents.gateway", "baselines", "datasets", "sandbox")}
 MODULES |= {name: f"marl_verl_{name}" for name in ("testing", "testing.real", "testing.rows", "testing.workflows")}
 """Page -> public module, besides marl_verl itself."""
 

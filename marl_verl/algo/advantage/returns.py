@@ -16,7 +16,6 @@ from marl_verl.algo.advantage.columns import (
     numbers_of,
 )
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.errors import MarlError
 from marl_verl.options import Part, Share
 
 Scope = Literal["policy", "team"]
@@ -123,49 +122,6 @@ class TreeMean(Returns):
             rows = rows[tree.parent[rows] >= 0]
             np.add.at(below, tree.parent[rows], ret[rows] * share[rows])
         return ret
-
-
-@dataclass(frozen=True)
-class GAE(_SessionSum):
-    """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
-
-    Generalised advantage estimation (docs/algorithms.md, Critics): V(o), column `value` of a row, is a critic's value
-    of the observation before the action, and 0 after the agent's last turn; t counts its turns in the session by index,
-    also in concurrent lanes. The critic's target is A_t + V_t. An agent with a frozen policy has A = 0.
-    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
-
-    Attributes:
-        critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
-    """
-
-    name: ClassVar[str] = "gae"
-    lam: Share = 0.95
-    critic: Scope = "policy"
-
-    def wants_critic(self) -> Scope:
-        return self.critic
-
-    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        return self.stages(table, reward)[-1][1]
-
-    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """V, the TD error delta, the target and A, each [n]."""
-        there = ~np.isnan(table.values)
-        if not there.any():
-            raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
-        table.check_roles(there, "'value'")
-        value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
-        order, turns = _own_turns(table)
-        v = value[order]
-        goes_on = np.append(turns[1:] == turns[:-1], False)
-        delta = np.empty(len(table))
-        delta[order] = reward[order] + self.gamma * np.where(goes_on, np.append(v[1:], 0.0), 0.0) - v
-        back = _sum_own_turns(table, delta, self.gamma * self.lam)
-        return [("value", value), ("TD error", delta), ("value target", back + value), (f"returns: {self.name}", back)]
-
-    def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
-        """[n] A + V; 0 where there is no value."""
-        return ret + np.nan_to_num(table.values)
 
 
 def _latest(time: IntArray, group: IntArray) -> BoolArray:

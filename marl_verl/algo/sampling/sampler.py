@@ -3,12 +3,12 @@
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
-from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext
+from marl_verl.algo.sampling.context import Candidate, SamplingContext
 from marl_verl.episode import Act, Action, Episode, Run, Turn, WorkflowError
 from marl_verl.episode.codec import as_line, encode_episode, without_addresses
 from marl_verl.episode.errors import Reason
@@ -206,62 +206,10 @@ class Independent(Sampler):
     episodes: Count = 8
 
     async def sample(self, context: SamplingContext) -> Sample:
-        return Sample(*await _attempts(context, self.episodes, _episode))
+        return Sample(*await attempts(context, self.episodes, sample_episode))
 
 
-class GreedyBaseline(Independent):
-    """Independent episodes, and beside them one in which every agent acts at temperature 0.
-
-    Column `greedy` of a row is the mean mixed reward of its agent's turns in the greedy episode; of an agent that did
-    not act there, its team reward alone, mixed. Without a greedy episode the task has no rows.
-    """
-
-    greedy: ClassVar[bool] = True
-
-    async def sample(self, context: SamplingContext) -> Sample:
-        async def episode(context: SamplingContext, session: int) -> Episode:
-            return await _episode(context, session, GREEDY if session == self.episodes else 0)
-
-        episodes, failures = await _attempts(context, self.episodes + 1, episode)
-        if not episodes or episodes[-1].session != self.episodes:
-            return Sample(failures=failures, dropped=len(episodes))
-        greedy = episodes.pop()
-        rewards: dict[str, list[float]] = {}
-        for turn, reward in zip(greedy.turns, context.value(greedy.turns) if greedy.turns else (), strict=True):
-            rewards.setdefault(turn.role, []).append(reward)
-        for turn in (turn for episode in episodes for turn in episode.turns):
-            if turn.role not in rewards:
-                idle = replace(turn, rewards={}, team_reward=context.outcome(turn, greedy))
-                rewards[turn.role] = context.value([idle])
-            turn.columns[GREEDY] = sum(rewards[turn.role]) / len(rewards[turn.role])
-        tokens = {GREEDY: sum(turn.length for turn in greedy.turns)}
-        return Sample(episodes, failures, extra_tokens=tokens, greedy=greedy)
-
-
-class BestOf(Sampler):
-    """Best of n: n independent episodes, of which the one with the best public score is chosen.
-
-        g* = argmax over g of public(answer_g),   the lowest g of equals
-
-    `public` is `TaskSet.public_score`: public tests, a format check. `score` then scores the chosen episode, as at
-    inference with n samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen episode is
-    the only one of the sample; the turns of the others are its `off_path_turns`, and rows as well.
-    """
-
-    one_side: ClassVar[str | None] = "it chooses an episode by one public score of the whole team"
-    public = True
-    episodes: Count = 8
-
-    async def sample(self, context: SamplingContext) -> Sample:
-        judged, failures = await _attempts(context, self.episodes, _judged)
-        if not judged:
-            return Sample(failures=failures)
-        best, _ = max(judged, key=lambda pair: pair[1])  # the first of equals
-        best.off_path_turns = [turn for episode, _ in judged if episode is not best for turn in episode.turns]
-        return Sample([best], failures)
-
-
-async def _attempts(
+async def attempts(
     context: SamplingContext, count: int, work: Callable[[SamplingContext, int], Awaitable[T]]
 ) -> tuple[list[T], list[Failure]]:
     """Run `work` for sessions 0 to `count` - 1 concurrently and return (results, failures)."""
@@ -270,16 +218,11 @@ async def _attempts(
     return [result for result in results if not isinstance(result, Failure)], failures
 
 
-async def _episode(context: SamplingContext, session: int, candidate: Candidate = 0) -> Episode:
+async def sample_episode(context: SamplingContext, session: int, candidate: Candidate = 0) -> Episode:
     """Drive one run to its end and score it."""
     async with context.start(session) as run:
         await drive(run, lambda act: ask(context, act, session, candidate))
         return await scored(context, context.finish(run, session))
-
-
-async def _judged(context: SamplingContext, session: int) -> tuple[Episode, float]:
-    episode = await _episode(context, session)
-    return episode, await scored(context, context.public_score(episode.answer))
 
 
 def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, more: Mapping[str, Any] = {}) -> list[str]:

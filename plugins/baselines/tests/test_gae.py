@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marl_verl_baselines import GAE
+from marl_verl_baselines.presets import gae as reference
 from marl_verl_inspect.explained import ExplainedRows
 from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.advantage.estimator import Rows as Kind
-from marl_verl.algo.advantage.returns import GAE
 from marl_verl.algo.algorithms.algorithm import step_document
-from marl_verl.algo.algorithms.presets import gae as reference
 from marl_verl.errors import MarlError
 from tests.batches import FIT, Rows, algorithm, row
 

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from marl_verl_baselines import GreedyBaseline
+from marl_verl_baselines.presets import GDPO, REMAX
 from marl_verl_scripts.reward_function import FunctionScored
 from marl_verl_testing.rows import algorithm
 
 from marl_verl import plugins
 from marl_verl.algo.advantage import RowTable
-from marl_verl.algo.algorithms.presets import GDPO, REMAX
 from marl_verl.algo.rewards import Mix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.context import GREEDY, TaskContext, score_parts
-from marl_verl.algo.sampling.sampler import GreedyBaseline, sample_lines
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Team, Workflow
 from marl_verl.episode.codec import decode_episode

@@ -1,0 +1,14 @@
+"""Algorithms to compare a team's training with, and their parts."""
+
+from typing import TYPE_CHECKING
+
+from marl_verl import lazy
+
+if TYPE_CHECKING:
+    from marl_verl_baselines.credits import C3, Efficiency, StepGroups
+    from marl_verl_baselines.presets import GAE, Decoupled, Greedy, GroupInGroup
+    from marl_verl_baselines.samplers import BestOf, GreedyBaseline
+
+__all__ = ["C3", "GAE", "BestOf", "Decoupled", "Efficiency", "Greedy", "GreedyBaseline", "GroupInGroup", "StepGroups"]
+
+__getattr__ = lazy(__name__)  # listing plugins imports the package
