@@ -144,7 +144,7 @@ def test_a_helper_of_the_prompt_can_be_used_by_tests_and_answer(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "row", "message"),
     [
-        ("humaneval", {**HUMAN, "test": "def check(:"}, "row 1: field 'test' must be Python"),
+        ("humaneval", {**HUMAN, "test": "def check(:"}, "row 1: SyntaxError"),
         ("livecodebench", {**LIVE, "private_test_cases": packed(os.system)}, "they name posix.system, and should be"),
     ],
 )

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from marl_verl.errors import MarlError, MarlWarning, check_known, nearest, shown, user_error
+from marl_verl.errors import MarlError, MarlWarning, check_known, format_error, nearest, shown, user_error
 from marl_verl.options import Positive
 from marl_verl.tasks.base import SET, Split, Task, TaskSet, read_rows, read_tasks
 
@@ -111,7 +111,7 @@ class PublicSet:
 
     Attributes:
         hub: its name on the hub, e.g. "openai/gsm8k".
-        task: a row's task. MarlError (from `Fields`) for a missing field, `LeftOut` for a row that is no task.
+        task: a row's task. `LeftOut` for a row that is no task; any other exception is an error that names the row.
         config: the hub's configuration; None for the default one.
         splits: split -> the hub's split. A split that is absent here has no tasks on the hub.
         installed: returns the rows of an installed package, which are then used; None if it is not installed.
@@ -245,6 +245,10 @@ class PublicTasks(TaskSet):
             except LeftOut as reason:
                 left[str(reason)] += 1
                 continue
+            except MarlError:
+                raise
+            except Exception as error:  # whatever a row of another form makes a set's function raise
+                raise MarlError(f"{where}: {format_error(error)}") from error
             for option in (option for option in self.fields if option.lower() not in map(str.lower, fields.read)):
                 hint = nearest(option, fields.read)
                 raise MarlError(f"{KEY} has '{option}', which public set '{name}' does not read: {hint}")

@@ -6,7 +6,7 @@ must come to differ although nothing in the prompt tells its agents apart.
 
 import random
 from collections.abc import Mapping
-from itertools import combinations
+from itertools import combinations, starmap
 from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,7 +39,6 @@ class Cover(DrawnTasks):
     items: Annotated[int, Interval(ge=2, le=8)] = 2
 
     def score(self, task: Task, answer: Any) -> float:
-        """Share of the items that are chosen."""
         return len(set(answer.split()) & set(numbers(task))) / len(numbers(task))
 
     def vocabulary(self) -> list[str]:
@@ -93,14 +92,13 @@ class RoleDifference(Metric):
         for turn in sample.turns:
             seen = repr([dict(message) for message in turn.observation])
             texts.setdefault(seen, {}).setdefault(turn.agent, []).append(turn.action.text)
-        differences = [_difference(of) for of in texts.values() if len(of) > 1 and min(map(len, of.values())) > 1]
+        differences = [
+            fmean(starmap(_differing, combinations(by_agent.values(), 2)))
+            - fmean(_differing(own, own) for own in by_agent.values())
+            for by_agent in texts.values()
+            if len(by_agent) > 1 and min(map(len, by_agent.values())) > 1
+        ]
         return {"team/difference": sum(differences) / len(differences)} if differences else {}
-
-
-def _difference(texts: Mapping[str, list[str]]) -> float:
-    within = [_differing(own, own) for own in texts.values()]
-    between = [_differing(one, two) for one, two in combinations(texts.values(), 2)]
-    return fmean(between) - fmean(within)
 
 
 def _differing(one: list[str], two: list[str]) -> float:

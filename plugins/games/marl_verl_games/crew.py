@@ -39,7 +39,6 @@ class Crew(DrawnTasks):
         return answer.split()[: len(task.data["digits"])] == [NEXT[digit] for digit in task.data["digits"]]
 
     def measures(self, task: Task, answer: str) -> dict[str, float]:
-        """The number of workers, and the score."""
         return {"workers": len(answer.split()), "score": self.score(task, answer)}
 
     def vocabulary(self) -> list[str]:

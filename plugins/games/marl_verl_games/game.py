@@ -29,22 +29,18 @@ class Game(Protocol):
     only_moves: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, task: Task) -> Self:
-        """The first state of a task."""
+    def of(cls, task: Task) -> Self: ...  # the first state
 
     @property
-    def solved(self) -> bool:
-        """Whether the goal is reached."""
+    def solved(self) -> bool: ...
 
     @property
     def potential(self) -> float:
         """How near the goal is, for the reward of moves."""
 
-    def drawn(self) -> str:
-        """The state as text."""
+    def drawn(self) -> str: ...
 
-    def legal(self) -> str:
-        """The legal moves as text."""
+    def legal(self) -> str: ...
 
     def move(self, word: str) -> str | None:
         """The move that a word means, or None."""

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import httpx
 from marl_verl_datasets import Fields
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.tasks import read_rows
 from marl_verl_search.source import Index
 
@@ -102,10 +102,8 @@ def _file(path: Path) -> dict[str, str]:
     for number, row in read_rows(path, "pages"):
         fields = Fields(row, f"pages '{path}', row {number}")
         title = f"{fields.text('title')}\n" if "title" in fields else ""
-        try:
+        with user_error(fields.where, ValueError):
             pages[key_of(fields.text("url"))] = title + fields.text("text")
-        except ValueError as error:
-            raise MarlError(f"{fields.where}: {error}") from error
     return pages
 
 

@@ -19,7 +19,7 @@ from marl_verl_datasets import Fields
 
 from marl_verl import Task, Workflow
 from marl_verl.episode import CallError, Team
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.tasks import read_rows
 
 PARAGRAPHS = "paragraphs"
@@ -103,10 +103,8 @@ async def ask(url: str, query: str, most: int) -> list[str]:
 @functools.cache
 def function(source: str) -> Callable[[str, int], Any]:
     """The function of "web:package.module:name". MarlError if it cannot be imported."""
-    try:
+    with user_error(f"source '{source}' cannot be imported", ImportError, ValueError, AttributeError):
         return pkgutil.resolve_name(source.removeprefix("web:"))
-    except (ImportError, ValueError, AttributeError) as error:
-        raise MarlError(f"source '{source}' cannot be imported: {error}") from error
 
 
 class Index:

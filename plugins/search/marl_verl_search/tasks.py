@@ -24,16 +24,12 @@ def golden(row: Fields) -> Task:
 
 def hotpotqa(row: Fields) -> Task:
     """`question`, `answer`, and `context`: pairs of title and sentences, or columns of both. Also 2WikiMultiHopQA's."""
-    context = row.value("context")
-    try:
-        if isinstance(context, Mapping):  # the hub's columns
-            columns = row.inner("context")
-            pairs = zip(columns.items("title", "titles"), columns.items("sentences", "content"), strict=True)
-            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in pairs]
-        else:
-            paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in row.items("context")]
-    except (TypeError, ValueError) as error:
-        raise row.wrong("must have pairs of a title and a list of sentences", context, "context") from error
+    if isinstance(row.value("context"), Mapping):  # the hub's columns
+        columns = row.inner("context")
+        pairs = [*zip(columns.items("title", "titles"), columns.items("sentences", "content"), strict=True)]
+    else:
+        pairs = row.items("context")
+    paragraphs = [{"title": title, "text": _joined(sentences)} for title, sentences in pairs]
     return _task(row, row.texts("answer"), paragraphs)
 
 
@@ -80,7 +76,7 @@ def _task(row: Fields, answers: list[str], paragraphs: Paragraphs | None = None,
 def _joined(sentences: list[str]) -> str:
     """Sentences with a space between them: HotpotQA's begin with one, 2WikiMultiHopQA's do not."""
     if isinstance(sentences, str):
-        raise TypeError("a text")
+        raise TypeError("'context' must have pairs of a title and a list of sentences")
     return "".join(text if text[:1].isspace() else f" {text}" for text in sentences).strip()
 
 

@@ -91,5 +91,5 @@ def _lines(run: Run) -> list[str]:
     """A run as text: its effects in order, and how it ended."""
     stored = encode_journal(run.journal)["records"]
     records = [f"{record} {json.dumps(data)}" for record, data in zip(run.journal, stored, strict=True)]
-    ends = {"proposals": plain(run.proposals), "invalid marks": sorted(map(str, run.invalid.items()))}
-    return [*records, *(f"{name} {value}" for name, value in {**ends, "answer": plain(run.answer)}.items())]
+    ends = [f"proposals {plain(run.proposals)}", f"invalid marks {sorted(map(str, run.invalid.items()))}"]
+    return [*records, *ends, f"answer {plain(run.answer)}"]

@@ -67,13 +67,11 @@ def check_loss(
             must(value.isfinite() and slope.isfinite().all(), f"the loss {value} or its gradient is not finite")
             must(slope.any(), "the gradient is 0 everywhere")
             must(not slope[~mask].any(), "tokens beyond the end of a response get a gradient: multiply by the mask")
-            padded, padded_slope = gradient(_changed(batch, lambda values: _padded(values, mask)))
-            parts = [
-                gradient(_changed(batch, lambda values, part=part: values[part]))  # type: ignore[misc]
-                for part in (slice(0, 1), slice(1, 4), slice(4, None))
-            ]
-            for first, again in ((value, padded), (slope, padded_slope[:, :width])):
-                same(first, again, "with other values in the padding, and more of it")
+            padded, padded_slope = gradient({name: _padded(values, mask) for name, values in batch.items()})
+            same(value, padded, "with other values in the padding, and more of it")
+            same(slope, padded_slope[:, :width], "with other values in the padding, and more of it")
+            splits = [[None] * 3 if values is None else values.split([1, 3, 2]) for values in batch.values()]
+            parts = [gradient(dict(zip(batch, split, strict=True))) for split in zip(*splits, strict=True)]
             same(value, sum(part for part, _ in parts), "summed over micro-batches")
             same(slope, torch.cat([part for _, part in parts]), "summed over micro-batches")
     return np.asarray(slope.numpy(), dtype=np.float64)
@@ -115,13 +113,11 @@ def _rows(seed: int) -> Rows:
     }
 
 
-def _changed(rows: Rows, change: Callable[[Any], Any]) -> Rows:
-    return {name: values if values is None else change(values) for name, values in rows.items()}
-
-
 def _padded(values: Any, mask: Any) -> Any:
     """Values with others in the padding, and three more columns of it; of the mask, these are False."""
     from torch.nn.functional import pad
 
+    if values is None:
+        return None
     fill = 0 if values.dtype == mask.dtype else -2.5
     return pad(values.masked_fill(~mask, fill), (0, 3), value=fill)
