@@ -95,10 +95,6 @@ class PettingZooTasks(SeatedTasks):
             a function `env` (AEC) or `parallel_env`.
     """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _made(self.env, self.arguments or {})
-
     def game(self, seed: int) -> Game:
         return PettingZooGame(self.env, self.arguments or {}, seed)
 
@@ -128,18 +124,13 @@ def _plain(value: Any) -> Any:
 
 
 def _made(name: str, arguments: Mapping[str, Any]) -> tuple[Any, bool]:
-    """(a new environment, whether it is a parallel one). MarlError with the reason if there is none, or if its actions
-    are neither numbers nor texts."""
-    problem = f"pettingzoo '{name}' cannot be used with marl.task.options.arguments {dict(arguments)}"
+    """(a new environment, whether it is a parallel one). MarlError if its actions are neither numbers nor texts."""
     required("pettingzoo")
-    try:
-        module: Any = importlib.import_module(name)
-        parallel = not hasattr(module, "env")
-        env = (module.parallel_env if parallel else module.env)(**arguments)
-    except Exception as error:
-        raise MarlError(f"{problem}: {error}") from error
+    module: Any = importlib.import_module(name)
+    parallel = not hasattr(module, "env")
+    env = (module.parallel_env if parallel else module.env)(**arguments)
     for player in env.possible_agents:
         kind = type(env.action_space(player)).__name__
         if kind not in ("Discrete", "Text"):
-            raise MarlError(f"{problem}: the actions of '{player}' are a {kind}, neither numbers nor texts")
+            raise MarlError(f"pettingzoo '{name}': the actions of '{player}' are a {kind}, neither numbers nor texts")
     return env, parallel

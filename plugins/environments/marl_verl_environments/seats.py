@@ -12,7 +12,7 @@ import numpy as np
 
 from marl_verl import Task, TaskSet, Workflow
 from marl_verl.episode import Episode, Team, Turn
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, held_out, quick
 
@@ -105,13 +105,10 @@ class SeatedTasks(TaskSet):
         return sorted({word for pair in pairs for word in " ".join(pair).split()})
 
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:
-        """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. MarlError for
+        """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. ValueError for
         another number of seats than sides."""
         outcomes: list[float] = answer["outcomes"]
         if self.sides:
-            if len(self.sides) != len(outcomes):
-                problem = f"marl.task.options.sides names {len(self.sides)} seats, but the game has {len(outcomes)}"
-                raise MarlError(f"{problem}: name the side of each seat")
             pairs = list(zip(self.sides, outcomes, strict=True))
             return {side: statistics.fmean(outcome for name, outcome in pairs if name == side) for side in self.sides}
         return sum(outcomes) / len(outcomes) if self.side is None else outcomes[self.side]
@@ -133,11 +130,7 @@ class Seated(Workflow):
     moves: Positive = 200
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
-        seats = list(self.seats or team.agents)
-        for agent in seats:
-            if agent not in team.agents:
-                raise unknown("agent in marl.workflow.options.seats", agent, team.agents)
-        data = task.data
+        seats, data = list(self.seats or team.agents), task.data
         game: Game = self.game(data["env"], data["arguments"], data["seed"], len(seats))
         made = 0
         answer: dict[str, Any] = {"outcomes": game.outcomes(), "seats": seats, "finished": False}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
 
 _JUDGED = ("Debate", "GuessWho", "ScenarioPlanning", "TwentyQuestions")
@@ -28,10 +28,8 @@ class TextArenaGame:
         self._rewards: Mapping[int, Any] = {}
         with self._random.used(), redirect_stdout(io.StringIO()):  # some games print their search for a puzzle
             self._env = _made(env, arguments)
-            try:
+            with user_error(f"textarena '{env}' cannot be played by {seats} agents", Exception):
                 self._env.reset(num_players=seats, seed=seed)
-            except Exception as error:
-                raise MarlError(f"textarena '{env}' cannot be played by {seats} agents: {error}") from error
         self._refused: str | None = None
         self._watch()
         if hasattr(self._env.state, "elimination_order"):
@@ -51,9 +49,6 @@ class TextArenaGame:
                 self._over = True
                 self._rewards = dict.fromkeys(range(self._seats), LOST)
                 return {} if self._refused is None else {seat: self._refused}
-            except Exception as error:
-                problem = f"textarena '{self._name}' raised {type(error).__name__} on the move {text!r:.60}: {error}"
-                raise RuntimeError(problem) from error
             if self._over:
                 self._rewards = self._env.close()[0] or {}
         if not self._over:
@@ -78,8 +73,6 @@ class TextArenaGame:
     def _seen(self) -> dict[int, str]:
         with self._random.used():
             player, text = self._env.get_observation()
-        if player >= self._seats:
-            raise MarlError(f"textarena '{self._name}' has a player {player}, and the team {self._seats} seats")
         return {player: text}
 
     def _watch(self) -> None:
@@ -96,10 +89,6 @@ class TextArenaGame:
 
 class TextArenaTasks(SeatedTasks):
     """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _made(self.env, self.arguments or {})
 
     def game(self, seed: int) -> Game:
         """A game of two players, or of one if it cannot have two."""
@@ -120,19 +109,11 @@ def _made(name: str, arguments: Mapping[str, Any]) -> Any:
     """A new environment. MarlError with the reason if there is none, or if it does not run offline."""
     with _offline():
         registry = required("textarena").envs.registration
-        if name not in registry.ENV_REGISTRY:
-            raise unknown("marl.task.options.env", name, registry.ENV_REGISTRY)
+        check_known("marl.task.options.env", name, registry.ENV_REGISTRY)
         game = str(registry.ENV_REGISTRY[name].entry_point).split(".")[2]  # TicTacToe of TicTacToe-v0-train
-        problem = f"textarena '{name}' cannot be used"
         if game in REFUSED:
-            raise MarlError(f"{problem}: {REFUSED[game]}")
-        try:
-            return registry.make(name, **arguments)
-        except LookupError as error:
-            data = "python -m nltk.downloader words averaged_perceptron_tagger_eng"
-            raise MarlError(f"{problem}: it needs data of NLTK: {data}") from error
-        except Exception as error:
-            raise MarlError(f"{problem} with marl.task.options.arguments {dict(arguments)}: {error}") from error
+            raise MarlError(f"textarena '{name}' cannot be used: {REFUSED[game]}")
+        return registry.make(name, **arguments)
 
 
 class _NobodyLeft(Exception):

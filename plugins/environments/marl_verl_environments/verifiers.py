@@ -13,7 +13,7 @@ from marl_verl_agents.gateway import Endpoints, ExternalWorkflow
 
 from marl_verl import Task, TaskSet
 from marl_verl.episode import Episode, Turn
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import check_known, user_error
 from marl_verl.tasks import Split, held_out, quick
 from marl_verl_environments.seats import required
 
@@ -40,19 +40,15 @@ class VerifiersTasks(TaskSet):
         made(self.env, self.arguments or {})
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """The first `count` tasks of the environment that are in this split, in its own order, whatever the seed.
-        MarlError if there are fewer."""
+        """Up to `count` tasks of the environment: the first that are in this split, in its own order, whatever the
+        seed."""
         data = {"env": self.env, "arguments": dict(self.arguments or {})}
         in_split = (
             Task(f"{self.env} {item.key}", item.data.prompt_text, {**data, "idx": item.data.idx})
             for item in made(self.env, self.arguments or {}).taskset
             if held_out(item.key, TEST) == (split == "test")
         )
-        tasks = list(itertools.islice(in_split, count))
-        if len(tasks) < count:
-            few = f"verifiers '{self.env}' has {len(tasks)} {split} tasks, fewer than marl.task.{split}_size={count}"
-            raise MarlError(f"{few}: lower it")
-        return tasks
+        return list(itertools.islice(in_split, count))
 
     def score(self, task: Task, answer: Any) -> float:
         """The environment's reward."""
@@ -92,16 +88,13 @@ def made(name: str, arguments: Mapping[str, Any], endpoints: Endpoints | None = 
     """The environment, with its seats at the URLs of `endpoints`. MarlError with the reason if there is none."""
     loaders: Any = required("verifiers.v1.utils.loaders")
     required("verifiers.v1")
-    try:
+    with user_error(f"verifiers '{name}' cannot be used", ImportError, AttributeError, TypeError, ValueError):
         kind = loaders.env_config_type(name, str(arguments.get("id") or ""))
         seats = list(required("verifiers.v1.configs.agent").agent_config_fields(kind()))
-        own = {seat: {**SEAT, **dict(arguments.get(seat) or {})} for seat in seats}
+        config = {seat: {**SEAT, **dict(arguments.get(seat) or {})} for seat in seats}
         for agent, endpoint in (endpoints or {}).items():
-            if agent not in seats:
-                raise MarlError(f"verifiers '{name}' has no seat '{agent}': {nearest(agent, seats)}")
+            check_known("seat", agent, seats)
             client = {"type": "eval", "base_url": endpoint.openai, "api_key_var": KEY}
-            own[agent] |= {"model": agent, "client": client}
+            config[agent] |= {"model": agent, "client": client}
         taskset = {**dict(arguments.get("taskset") or {}), "id": name}
-        return loaders.load_environment(kind.model_validate({**arguments, **own, "taskset": taskset}))
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise MarlError(f"verifiers '{name}' cannot be used: {error}") from error
+        return loaders.load_environment(kind.model_validate({**arguments, **config, "taskset": taskset}))

@@ -112,16 +112,15 @@ def test_roles_are_agents_and_a_conversation_has_turns() -> None:
 def test_the_kit_accepts_the_task_set() -> None:
     tasks = VerifiersTasks(env="sums_vf")
     check_task(tasks, lambda task: [{"reward": 0.0, "rewards": {}}, {"reward": 1.0, "rewards": {}}])
-    with pytest.raises(MarlError, match=r"fewer than marl\.task\.train_size=100"):
-        tasks.generate("train", 100, 0)
+    assert 0 < len(tasks.generate("train", 1000, 0)) < 1000
     assert plugins.load().get("tasks", "verifiers") is VerifiersTasks
 
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(MarlError, match="verifiers 'sum_vf' cannot be used: taskset 'sum_vf' not found"):
         VerifiersTasks(env="sum_vf")
-    with pytest.raises(MarlError, match=r"gueser\n *Extra inputs"):
+    with pytest.raises(MarlError, match="gueser Extra inputs"):
         VerifiersTasks(env="guess_vf", arguments={"gueser": {"max_turns": 1}})
     tasks = VerifiersTasks(env="guess_vf")
     failed = sampled(tasks, tasks.generate("train", 1, 0)[0], guessr="1").failures
-    assert "has no seat 'guessr': did you mean 'guesser'?" in failed[0].trace
+    assert "unknown seat 'guessr': did you mean 'guesser'?" in failed[0].trace
