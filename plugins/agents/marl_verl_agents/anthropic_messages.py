@@ -15,7 +15,7 @@ ENDS = {"length": "max_tokens", "tool_calls": "tool_use"}
 
 
 def read(body: Mapping[str, Any]) -> Request:
-    """Read the body of a request to /messages. RequestError if it is invalid or not supported."""
+    """Read the body of a request to /messages. RequestError if it is not supported."""
     check_keys(body, {*KEYS, "messages", "system", "tools", "tool_choice"})
     messages: list[Message] = [{"role": "system", "content": body["system"]}] if body.get("system") else []
     for message in body["messages"]:
@@ -24,9 +24,7 @@ def read(body: Mapping[str, Any]) -> Request:
     check_keys(choice, {"type", "name", "disable_parallel_tool_use"}, "tool_choice.")
     kind = choice.get("type") if choice else "auto"
     if kind not in (*CHOICES, "tool"):
-        raise RequestError(
-            f"'tool_choice' must be of type {', '.join(CHOICES)} or tool, got {kind!r:.60}", "tool_choice"
-        )
+        raise RequestError(f"'tool_choice' cannot be of type {kind!r:.60}", "tool_choice")
     if messages and messages[-1]["role"] == "assistant":
         why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
         raise RequestError(why, "messages")

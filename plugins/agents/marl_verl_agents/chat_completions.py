@@ -25,17 +25,11 @@ NO_INFLUENCE = (
 """Keys that change neither the prompt nor the distribution that is sampled; a run has its own seeds."""
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p", "min_tokens", "top_logprobs"), (0,)),
-    **dict.fromkeys(("repetition_penalty", "length_penalty", "n", "best_of"), (1,)),
-    **dict.fromkeys(("logit_bias", "chat_template_kwargs", "vllm_xargs"), ({},)),
-    **dict.fromkeys(("bad_words", "functions", "stop_token_ids"), ([],)),
-    **dict.fromkeys(
-        ("logprobs", "background", "ignore_eos", "include_stop_str_in_output", "use_beam_search"), (False,)
-    ),
-    **dict.fromkeys(("echo", "continue_final_message", "add_special_tokens", "enable_response_messages"), (False,)),
-    **dict.fromkeys(("return_token_ids", "return_tokens_as_token_ids", "return_token_offsets"), (False,)),
-    **dict.fromkeys(("return_prompt_text", "return_assistant_tokens_mask", "defer_loading"), (False,)),
-    **dict.fromkeys(("add_generation_prompt", "include_reasoning", "parallel_tool_calls"), (True,)),
-    **dict.fromkeys(("skip_special_tokens", "spaces_between_special_tokens"), (True,)),
+    **dict.fromkeys(("repetition_penalty", "n", "best_of"), (1,)),
+    **dict.fromkeys(("logit_bias", "chat_template_kwargs"), ({},)),
+    **dict.fromkeys(("functions", "stop_token_ids"), ([],)),
+    **dict.fromkeys(("logprobs", "background", "ignore_eos", "echo", "defer_loading"), (False,)),
+    **dict.fromkeys(("add_generation_prompt", "parallel_tool_calls", "skip_special_tokens"), (True,)),
     **{"top_k": (-1, 0), "modalities": (["text"],), "verbosity": ("medium",), "truncation": ("disabled",)},
 }
 """Keys that a request may set to their default only."""
@@ -107,9 +101,7 @@ def functions(tools: Any, keys: Mapping[str, str]) -> list[dict[str, Any]]:
     for tool in tools or ():
         kind = tool.get("type", "custom") if isinstance(tool, Mapping) else tool
         if kind not in ("custom", "function"):
-            raise RequestError(
-                f"a tool of type {kind!r} is not supported: tools must be functions of the workflow", "tools"
-            )
+            raise RequestError(f"a tool of type {kind!r} is not supported: tools must be functions", "tools")
         check_keys(tool, {"type", "eager_input_streaming", *keys}, "tools.")
         function = {new: tool[key] for key, new in keys.items() if tool.get(key) is not None}
         wrapped.append({"type": "function", "function": function})
@@ -117,46 +109,30 @@ def functions(tools: Any, keys: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def read(body: Mapping[str, Any]) -> Request:
-    """Read the body of a request to /chat/completions. RequestError if it is invalid or not supported."""
+    """Read the body of a request to /chat/completions. RequestError if it is not supported."""
     check_keys(body, {*KEYS, "messages", "n"})
-    n = 1 if body.get("n") is None else body["n"]
-    if not isinstance(n, int) or not 1 <= n <= MOST_CHOICES:
-        raise RequestError(f"'n' must be a whole number from 1 to {MOST_CHOICES}, got {n!r}", "n")
-    return request(body, body.get("messages"), KEYS)
+    if (body.get("n") or 1) not in range(1, MOST_CHOICES + 1):
+        raise RequestError(f"'n' must be a whole number from 1 to {MOST_CHOICES}, got {body['n']!r}", "n")
+    return request(body, body["messages"], KEYS)
 
 
-def request(
-    body: Mapping[str, Any], messages: Any, keys: Mapping[str, str], key: str = "messages", **parameters: Any
-) -> Request:
-    """A checked request. RequestError for wrong messages or parameters.
+def request(body: Mapping[str, Any], messages: Any, keys: Mapping[str, str], **parameters: Any) -> Request:
+    """A checked request. TypeError for wrong messages or parameters.
 
     Args:
         keys: key of the body -> parameter of an act; `parameters` are those that the caller has converted.
-        key: that of the messages in the body.
     """
     parameters |= {name: body[read] for read, name in keys.items() if body.get(read) is not None}
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise RequestError(f"'{key}' must be a list", key)
-    try:
-        observation = as_observation([_cleaned(message) for message in messages])
-    except TypeError as error:
-        raise RequestError(str(error), key) from error
-    try:
-        checked = as_parameters(parameters) or {}
-    except TypeError as error:
-        raise RequestError(str(error), str(error).split("'")[1] if "'" in str(error) else None) from error
-    options = body.get("stream_options")
-    with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    observation = as_observation([_cleaned(message) for message in messages])
+    with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     model, stream = str(body.get("model") or ""), bool(body.get("stream"))
-    return Request(model, observation, checked, body.get("n") or 1, stream, with_usage)
+    return Request(model, observation, as_parameters(parameters) or {}, body.get("n") or 1, stream, with_usage)
 
 
 def _cleaned(message: Any) -> Any:
     """A message without the empty keys that clients add (`refusal`, `annotations`, ...)."""
-    if not isinstance(message, Mapping):
-        return message
-    named = {key: value for key, value in message.items() if key not in CACHING}
-    return {key: value for key, value in named.items() if value or key in ("role", "content")}
+    kept = {key for key, value in message.items() if value or key in ("role", "content")} - {*CACHING}
+    return {key: value for key, value in message.items() if key in kept}
 
 
 def usage(actions: Sequence[Action]) -> tuple[int, int]:

@@ -169,7 +169,8 @@ class TeamTransport(contextlib.nullcontext[None]):
         try:
             asked: Request = api.read(keys)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise RequestError(f"the request has a value of a wrong type: {error}") from error
+            text = str(error)
+            raise RequestError(f"wrong value: {text}", text.split("'")[1] if "'" in text else None) from error
         kept = {name: value for name, value in asked.parameters.items() if name not in self._ignored}
         return replace(asked, parameters=kept)
 

@@ -12,19 +12,17 @@ TOOL_KEYS = {key: key for key in ("name", "description", "parameters", "strict")
 
 
 def read(body: Mapping[str, Any]) -> Request:
-    """Read the body of a request to /responses. RequestError if it is invalid or not supported."""
+    """Read the body of a request to /responses. RequestError if it is not supported."""
     check_keys(body, {*KEYS, "input", "instructions", "tools", "tool_choice", "text", "reasoning", "include"})
     if "message.output_text.logprobs" in (body.get("include") or ()):
         raise RequestError("'include' of log-probabilities is not supported", "include")
-    text, choice, items = body.get("text") or {}, body.get("tool_choice"), body.get("input")
+    text, choice, items = body.get("text") or {}, body.get("tool_choice"), body["input"]
     check_keys(text, {"format"}, "text.")
     # the response has the whole reasoning
     check_keys(body.get("reasoning") or {}, {"summary", "generate_summary"}, "reasoning.")
     messages: list[Message] = [{"role": "system", "content": body["instructions"]}] if body.get("instructions") else []
     if isinstance(items, str):
         items = [{"role": "user", "content": items}]
-    if not isinstance(items, list):
-        raise RequestError("'input' must be a text or a list of items", "input")
     for item in items:
         _add(messages, item)
     if isinstance(choice, Mapping) and choice.get("type") == "function":
@@ -33,12 +31,8 @@ def read(body: Mapping[str, Any]) -> Request:
     if form is not None and form.get("type") == "json_schema":
         schema = {key: value for key, value in form.items() if key != "type"}
         form = {"type": "json_schema", "json_schema": schema}
-    converted: dict[str, Any] = {
-        "tools": functions(body.get("tools"), TOOL_KEYS),
-        "tool_choice": choice,
-        "response_format": form,
-    }
-    return request(body, messages, KEYS, "input", **converted)
+    tools = functions(body.get("tools"), TOOL_KEYS)
+    return request(body, messages, KEYS, tools=tools, tool_choice=choice, response_format=form)
 
 
 def _add(messages: list[Message], item: Any) -> None:

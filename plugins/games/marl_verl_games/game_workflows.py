@@ -45,7 +45,6 @@ GAMES: dict[str, type[Game]] = {"plan-path": PathGame, "sokoban": Sokoban, "sudo
 
 
 def game_of(task: Task) -> Game:
-    """The first state of a task."""
     return GAMES[task.data.get("game", "plan-path")].of(task)
 
 

@@ -23,7 +23,8 @@ from marl_verl.errors import MarlError
 Verb = Literal["plans", "moves"]
 NOTHING, EMPTY, NO_WORDS = "?", "[]", "[?]"
 UNKNOWN = "!"
-MOVE = re.compile(rf"[UDLR{UNKNOWN}]|r[1-9]c[1-9]=[1-9]")
+MOVE = rf"(?:[UDLR{UNKNOWN}]|r[1-9]c[1-9]=[1-9])"
+LINE = re.compile(rf"(\S+) (plans|moves) (?:(\?|\[\]|\[\?\])|({MOVE}(?: {MOVE})*))")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class Line:
 
 
 def written(lines: Sequence[Line]) -> str:
-    """Format lines as the team's answer."""
     return "\n".join(map(str, lines))
 
 
@@ -58,13 +58,11 @@ def read(answer: str) -> list[Line]:
 
 
 def _line(text: str) -> Line:
-    agent, verb, *moves = text.split() if len(text.split()) > 2 else ("", "", NOTHING)
-    marks = {NOTHING: None, NO_WORDS: None, EMPTY: ()}
-    marked = len(moves) == 1 and moves[0] in marks
-    if verb not in ("plans", "moves") or not (marked or all(map(MOVE.fullmatch, moves))):
+    if (match := LINE.fullmatch(text)) is None:
         raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
-    known = marks[moves[0]] if marked else tuple(moves)
-    return Line(agent, "plans" if verb == "plans" else "moves", known, moves != [NO_WORDS])
+    agent, verb, mark, moves = match.groups()
+    words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())
+    return Line(agent, "plans" if verb == "plans" else "moves", words, mark != NO_WORDS)
 
 
 def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:

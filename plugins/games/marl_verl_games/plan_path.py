@@ -32,7 +32,6 @@ class Board:
 
     @classmethod
     def of(cls, task: Task) -> "Board":
-        """The board of a task."""
         data = task.data
         return cls(int(data["size"]), frozenset(data["walls"]), str(data["start"]), str(data["goal"]))
 
@@ -99,10 +98,8 @@ class PathGame(StepGame):
 
     def drawn(self) -> str:
         (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
-        where = (
-            f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column} (from 0)."
-        )
-        return f"{self.board.drawn(self.cell)}\n\n{where}"
+        where = f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column}"
+        return f"{self.board.drawn(self.cell)}\n\n{where} (from 0)."
 
     def after(self, move: str) -> Self | str:
         near = self.board.beside(self.cell, move)

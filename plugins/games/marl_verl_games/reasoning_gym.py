@@ -8,7 +8,6 @@ import importlib
 import json
 import random
 import re
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from reasoning_gym.utils import extract_answer
 from sympy.parsing.sympy_parser import parse_expr
 
 from marl_verl import Task, TaskSet
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import check_known, user_error
 from marl_verl.tasks import Split, distinct, held_out
 
 LITERALS = (
@@ -82,8 +81,7 @@ class ReasoningGym(TaskSet):
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.dataset not in DATASETS:
-            raise unknown("marl.task.options.dataset", self.dataset, DATASETS)
+        check_known("marl.task.options.dataset", self.dataset, DATASETS)
         self._made(1, 0)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
@@ -96,7 +94,8 @@ class ReasoningGym(TaskSet):
             if held_out(f"{self.dataset} {question}", HELD_OUT) != (split == "test"):
                 return None
             name = f"reasoning-gym {self.dataset} {hashlib.sha256(question.encode()).hexdigest()[:16]}"
-            return Task(name, question + ASK, {"entry": as_literal(entry)})
+            with np.printoptions(legacy="1.25"):  # JSON has no tuples and sets; numbers of NumPy become Python's
+                return Task(name, question + ASK, {"entry": repr(entry)})
 
         return distinct(draw, count, split, f"reasoning-gym '{self.dataset}'", MISSES)
 
@@ -114,7 +113,7 @@ class ReasoningGym(TaskSet):
             first = int.from_bytes(digest[:3], "big") * CHUNK
             dataset = self._made(CHUNK, first)
             for index in range(CHUNK):
-                with _seeded(first + index), _failing(self.dataset):
+                with _seeded(first + index), user_error(f"reasoning-gym '{self.dataset}'", Exception, line=True):
                     entry = dataset[index]
                 yield entry
 
@@ -125,26 +124,10 @@ class ReasoningGym(TaskSet):
 @functools.lru_cache(maxsize=8)
 def _dataset(name: str, config: str, size: int, seed: int) -> Any:
     options = json.loads(config)
-    with _failing(name):
+    with user_error(f"reasoning-gym '{name}' refuses marl.task.options.config", Exception):
         if name == "composite":
             options["datasets"] = [DatasetSpec(**spec) for spec in options.get("datasets", [])]
         return reasoning_gym.create_dataset(name, size=size, seed=seed, **options)
-
-
-def as_literal(entry: Mapping[str, Any]) -> str:
-    """An entry as a Python literal: JSON has no tuples and sets. Numbers and texts of NumPy become Python's."""
-    with np.printoptions(legacy="1.25"):
-        return repr(entry)
-
-
-@contextmanager
-def _failing(name: str) -> Iterator[None]:
-    """MarlError with the reason, often an assertion without a message, if a generator fails in this block."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
-        raise MarlError(f"reasoning-gym '{name}' refuses marl.task.options.config: {reason}") from error
 
 
 @contextmanager

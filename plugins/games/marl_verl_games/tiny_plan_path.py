@@ -127,7 +127,6 @@ def around(board: Board, at: str, plan: Sequence[str]) -> str:
 
 
 def written(moves: Sequence[str]) -> str:
-    """Moves in words."""
     return " ".join(WORD[move] for move in moves)
 
 
@@ -142,7 +141,6 @@ def executor_sees(task: Task, at: str, plan: Sequence[str] | None) -> str:
 
 
 def solo_sees(task: Task, at: str) -> str:
-    """The observations of both agents."""
     return f"{planner_sees(task, at)} blocked {blocked(task, at)}"
 
 

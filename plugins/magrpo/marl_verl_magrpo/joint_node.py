@@ -36,7 +36,6 @@ class Joint:
 
     @property
     def name(self) -> str | None:
-        """Name of the node."""
         return ".".join(map(str, self.path)) or None
 
     @property

@@ -95,8 +95,7 @@ class JointTree(Sampler):
 
     def __post_init__(self) -> None:
         if self.partial_value == "zero" and self.stop_above is not None:
-            problem = "'stop_above' needs scores, but 'partial_value' is 'zero'"
-            raise MarlError(f"{problem}: leave it out, or set 'partial_value' to 'proposal'")
+            raise MarlError("'stop_above' needs scores, but 'partial_value' is 'zero': leave out one of them")
 
     def warning(self, tasks: TaskSet, turns: int) -> str | None:
         """With three or more turns, a path that stops with a positive reward lacks those of the turns that are left."""
@@ -108,7 +107,6 @@ class JointTree(Sampler):
 
     @property
     def crossed(self) -> bool:
-        """Whether `joint` is "cross"."""
         return self.joint == "cross"
 
     async def sample(self, context: SamplingContext) -> Sample:

@@ -44,7 +44,6 @@ class Rendezvous(DrawnTasks):
     shift: float = 0.0
 
     def score(self, task: Task, answer: Any) -> float:
-        """r of a joint move. With a team of one, its move counts as that of both."""
         place = [*task.data["letters"], *task.data["digits"]]
         moves = [text.split() for text in answer.values()]
         if arrived := moves.count(place):

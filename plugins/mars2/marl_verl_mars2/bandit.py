@@ -45,6 +45,7 @@ is no reason to try it again, only the uncertainty of its mean. The priors are t
 
 import math
 import sys
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -140,9 +141,9 @@ class Node:
         self.posterior = posterior(self.prior)
         self.generate = self._of_agents()
 
+    @abstractmethod
     def choose(self, rng: Random) -> "str | Node":
         """Draw the agent that generates here, or the child to continue in."""
-        raise NotImplementedError
 
     def add(self, child: "Node") -> None:
         """Record a new child, and its score."""
@@ -160,12 +161,11 @@ class Node:
             node = node.parent
 
     def made(self, agent: str, score: float) -> None:
-        """Record the score of a child of an agent."""
         self.generate[agent].observe(score)
 
+    @abstractmethod
     def below(self, agent: str, score: float) -> None:
         """Record a new score below a child of an agent."""
-        raise NotImplementedError
 
     @property
     def weight(self) -> float:

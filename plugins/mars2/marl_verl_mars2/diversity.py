@@ -98,16 +98,6 @@ def _anonymous(tree: ast.AST) -> ast.AST:
     return tree
 
 
-def algorithms(texts: Sequence[str]) -> int:
-    """The number of equivalence classes among the texts."""
-    return len({algorithm(text) for text in texts})
-
-
-def openings(text: str) -> Counter[str]:
-    """First word of a line -> number of lines; lines without a word are not counted."""
-    return Counter(first for line in text.splitlines() for first in words(line)[:1])
-
-
 def jensen_shannon(one: Counter[str], two: Counter[str]) -> float | None:
     """JSD in bits of two distributions, given as counts: 0 if equal, 1 if disjoint; None if one is empty."""
     if not one.total() or not two.total():
@@ -144,10 +134,11 @@ class Diversity(Metric):
             return {}
         by_agent: dict[str, Counter[str]] = {}
         for turn in sample.turns:
-            by_agent.setdefault(turn.agent, Counter()).update(openings(turn.action.text))
+            openings = (first for line in turn.action.text.splitlines() for first in words(line)[:1])
+            by_agent.setdefault(turn.agent, Counter()).update(openings)
         values = {
             "diversity/semantic": semantic(texts),
-            "diversity/algorithms": float(algorithms(texts)),
+            "diversity/algorithms": float(len(set(map(algorithm, texts)))),
             "diversity/style": style([*by_agent.values()]),
         }
         return {name: value for name, value in values.items() if value is not None}

@@ -40,11 +40,9 @@ class SymbolTests(DrawnTasks):
     agents = tuple(KNOWN)
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 if all tests pass, else 0."""
         return float(all(passed(task, answer)))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """Share of the public tests that pass."""
         return sum(passed(task, answer)[:-1]) / (LENGTH - 1)
 
     def vocabulary(self) -> list[str]:

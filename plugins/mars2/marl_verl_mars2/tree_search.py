@@ -45,7 +45,7 @@ from marl_verl.algo.sampling import (
     settled,
 )
 from marl_verl.episode import Episode
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Count
 from marl_verl_mars2.bandit import STRATEGIES, Node, Prior, Strategy
 
@@ -83,10 +83,8 @@ class TreeSearch(Sampler):
         return self.guide == "public"
 
     def check(self, agents: Sequence[str]) -> None:
-        """MarlError for an arm that is no agent."""
         for arm in self.arms:
-            if arm not in agents:
-                raise MarlError(f"arms of tree-search: unknown agent '{arm}': {nearest(str(arm), agents)}")
+            check_known("agent in arms of tree-search", arm, agents)
 
     async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""

@@ -37,10 +37,9 @@ class KuhnPoker(TaskSet):
         deals: list[tuple[str, str]] = []
         while len(deals) < count:
             deals += rng.sample(DEALS, len(DEALS))
-        names = [f"kuhn-poker {split} {seed}-{number}" for number in range(count)]
-        return [
-            Task(name, RULES, {"cards": list(deal), "deal": name}) for name, deal in zip(names, deals, strict=False)
-        ]
+        names = (f"kuhn-poker {split} {seed}-{number}" for number in range(count))
+        pairs = zip(names, deals, strict=False)
+        return [Task(name, RULES, {"cards": list(deal), "deal": name}) for name, deal in pairs]
 
     def vocabulary(self) -> list[str]:
         return [*CARDS, *legal_moves(""), *legal_moves("b")]
@@ -62,7 +61,6 @@ class KuhnPoker(TaskSet):
         return pairs
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
-        """Side -> its payoff."""
         return dict(answer["rewards"])
 
     def success(self, task: Task, answer: Any) -> bool:
@@ -98,7 +96,8 @@ class KuhnPokerGame(Workflow):
             history += "b" if bets else "p"
         won = float(payoff(cards, history))
         rewards = dict(zip(seats, (won, -won), strict=True))
-        return {"text": f"{' '.join(cards)}: {_told(history, seats)}", "rewards": rewards, "illegal": illegal}
+        told = ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(_moves(history)))
+        return {"text": f"{' '.join(cards)}: {told}", "rewards": rewards, "illegal": illegal}
 
 
 def observation(card: str, history: str) -> str:
@@ -120,10 +119,6 @@ def named_move(text: str, history: str) -> bool | None:
 
 def _moves(history: str) -> list[str]:
     return [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
-
-
-def _told(history: str, seats: Sequence[str]) -> str:
-    return ", ".join(f"{seats[at % 2]} {move}" for at, move in enumerate(_moves(history)))
 
 
 INFORMATION_SET = {text: name for player in (0, 1) for name, text in observations(player).items()}

@@ -66,7 +66,6 @@ class MajorityDebate(DrawnTasks):
         return shown, Task(shown, QUESTION, {"letters": letters})
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
-        """Side -> its score."""
         verdict = answer["verdict"]
         won = 0.0 if verdict is None else 1.0 if verdict == task.data["claim"] else -1.0
         return dict(zip(DEBATERS, (won, -won), strict=True))
@@ -120,10 +119,8 @@ def masked(letters: list[str], quoted: set[int]) -> str:
 
 
 def majority(letters: list[str]) -> str:
-    """The letter that occurs more often."""
     return max(LETTERS, key=letters.count)
 
 
 def other(letter: str) -> str:
-    """The other one of the two letters."""
     return LETTERS[1 - LETTERS.index(letter)]

@@ -157,12 +157,9 @@ def sees(data: Mapping[str, Any]) -> str:
 
 
 def _proper(parts: list[str] | None, data: Mapping[str, Any]) -> bool:
-    if parts is None or reserved(parts):
+    if parts is None or reserved(parts) or parts[0] != data["first"]:
         return False
-    digits = parts[::2]
-    return bool(
-        digits[0] == data["first"] and len(digits) <= data["terms"] and max(map(int, digits)) <= data["largest"]
-    )
+    return len(parts[::2]) <= data["terms"] and max(map(int, parts[::2])) <= data["largest"]
 
 
 def learnability(solved: float | None) -> float:
@@ -197,8 +194,7 @@ def proposer_uncertainty(task: Task, turn: Turn, episode: Episode) -> float:
 @quick
 def solver_correct(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward of one attempt: 1 if its result is right, else 0."""
-    found = PROBLEM.search(str(turn.observation[-1]["content"]))
-    parts = parsed(found.group()) if found else None
+    parts = parsed(str(turn.observation[-1]["content"]))
     return float(parts is not None and number(turn.action.text) == result(parts))
 
 

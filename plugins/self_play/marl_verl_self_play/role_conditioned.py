@@ -56,7 +56,6 @@ class RoleConditioned(GroupEstimator):
 
     @property
     def group(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The columns of `role`."""
         return self.role
 
     @property
