@@ -48,7 +48,6 @@ class RequestError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The response body in OpenAI's format."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
@@ -141,7 +140,6 @@ def usage(actions: Sequence[Action]) -> tuple[int, int]:
 
 
 def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, Any]:
-    """A chat completion with one choice per action."""
     before, sampled = usage(actions)
     choices = []
     for index, action in enumerate(actions):

@@ -76,7 +76,6 @@ def definition(text: str) -> ast.FunctionDef | None:
 
 
 def imports(prompt: str) -> str:
-    """The import lines of a prompt."""
     lines = [line.strip() for line in _lines(prompt)]
     return "\n".join(line for line in lines if line.startswith(("import ", "from ")) and parsed(line) is not None)
 
@@ -107,17 +106,14 @@ def levels(helper: str, main: str, name: str, parses: bool, passed: float | None
 
 
 def calls(tree: ast.FunctionDef, name: str) -> Iterator[ast.Call]:
-    """The calls of `name` anywhere below a function."""
     return (node for node in ast.walk(tree) if is_call(node, name))
 
 
 def is_call(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
-    """Whether a node is a call of the function `name`."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
 def ignored(tree: ast.FunctionDef, name: str) -> bool:
-    """Whether a call of `name` is a statement by itself."""
     return any(isinstance(node, ast.Expr) and is_call(node.value, name) for node in ast.walk(tree))
 
 

@@ -128,7 +128,6 @@ def share(outcomes: Sequence[Outcome]) -> float:
 
 
 def all_tests(task: Task) -> list[Test]:
-    """The public and the private tests of a task."""
     return [*tests_of(task, "public"), *tests_of(task, "private")]
 
 

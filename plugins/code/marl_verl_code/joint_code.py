@@ -59,11 +59,9 @@ class JointCode(PublicTasks):
             raise MarlError(f"task '{task.id}' has no test that calls '{entry_of(task)}' or 'candidate'")
 
     def score(self, task: Task, answer: Any) -> float:
-        """The sum of the levels, 0 to 4."""
         return sum(self._judged(task, answer)[0].values())
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether all tests pass."""
         return share(self._judged(task, answer)[1]) == 1.0
 
     def measures(self, task: Task, answer: Any) -> dict[str, float]:
@@ -192,7 +190,6 @@ def describe_feedback(task: Task, helper: str, main: str, feedback: Feedback) ->
 
 
 def functions_of(task: Task, agent: str) -> tuple[str, ...]:
-    """The names of the functions that an agent writes."""
     return {HELPER: (AUX,), MAIN: (entry_of(task),)}.get(agent, (AUX, entry_of(task)))
 
 

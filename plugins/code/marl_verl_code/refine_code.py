@@ -48,15 +48,12 @@ class GenerateAndRefine(Workflow):
         return answer
 
     def first(self, task: Task) -> Any:
-        """Observation of the first attempt."""
         return task.prompt
 
     def again(self, task: Task, answer: str, feedback: Feedback) -> Any:
-        """Observation of a refinement: the problem, the attempt, its feedback."""
         raise NotImplementedError(f"{type(self).__name__} has no again(task, answer, feedback)")
 
     def answer_of(self, text: str) -> str:
-        """The answer in an agent's text."""
         return text
 
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:

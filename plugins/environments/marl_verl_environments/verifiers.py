@@ -51,7 +51,6 @@ class VerifiersTasks(TaskSet):
         return list(itertools.islice(in_split, count))
 
     def score(self, task: Task, answer: Any) -> float:
-        """The environment's reward."""
         return float(answer["reward"])
 
 

@@ -160,7 +160,6 @@ def _role(task: Task, turn: Turn, episode: Episode, empty: float) -> float:
 
 
 def of_moves(before: Played[Game], moves: tuple[str, ...]) -> float:
-    """The reward of moves from a state."""
     values, reward, now = VALUES[type(before.game)], 0.0, before
     for move in moves:
         if now.over:

@@ -100,7 +100,6 @@ class ReasoningGym(TaskSet):
         return distinct(draw, count, split, f"reasoning-gym '{self.dataset}'", MISSES)
 
     def score(self, task: Task, answer: Any) -> float:
-        """The generator's score of a text."""
         tagged, entry = extract_answer(answer), ast.literal_eval(task.data["entry"])
         try:
             return float(self._made(1, 0).score_answer(answer.strip() if tagged is None else tagged, entry))

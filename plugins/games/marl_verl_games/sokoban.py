@@ -54,7 +54,6 @@ class Sokoban(StepGame):
 
     @property
     def on_goals(self) -> int:
-        """Number of boxes on goals."""
         return len(self.boxes & self.goals)
 
     def drawn(self) -> str:

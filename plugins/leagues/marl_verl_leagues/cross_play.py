@@ -199,7 +199,6 @@ def _by_task(tasks: Sequence[Sequence[Rewards]], partner: str) -> dict[str, dict
 
 
 def matrix(document: Mapping[str, Any], display: Display) -> None:
-    """Print the numbers of a cross-play."""
     if document["sides"]:
         _sides(document, display)
     elif edit := document["settings"].get("edit"):

@@ -92,7 +92,6 @@ class Pool:
         return weights / total if total > 1e-10 else np.full(len(weights), 1 / len(weights))
 
     def choose(self, uid: str) -> int:
-        """The snapshot that a task meets."""
         identity = json.dumps([self.seed, self.settings.of, uid]).encode()
         draw = int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big") / 2**64
         chances = self.probabilities()
@@ -110,7 +109,6 @@ class Snapshots:
 
     @classmethod
     def of(cls, run: Path, config: DictConfig, policy: str) -> "Snapshots":
-        """The snapshots of a policy of a run with this resolved config."""
         settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
         return cls(run, policy, settings)
 
@@ -265,7 +263,6 @@ class Past:
             write_json(folder / f"{of}.json", document)
 
     def load(self, folder: Path) -> None:
-        """Continue with saved pools."""
         for of, pool in self.pools.items():
             pool.results = {int(at): Results(**counts) for at, counts in read(folder.parent, of).items()}
 

@@ -90,7 +90,6 @@ def _guess(task: Task, agent: str, rng: random.Random) -> str:
 
 
 def known_part(task: Task, agent: str) -> str:
-    """The words of the place that an agent knows."""
     parts = {LEFT: ("letters",), RIGHT: ("digits",), ALONE: ("letters", "digits")}[agent]
     return " ".join(word for part in parts for word in task.data[part])
 

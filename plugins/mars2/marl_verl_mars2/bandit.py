@@ -99,7 +99,6 @@ Posterior = Normal | Beta
 
 
 def posterior(prior: Prior) -> Posterior:
-    """A posterior without scores: the prior."""
     return Normal() if prior == "normal" else Beta()
 
 
@@ -169,7 +168,6 @@ class Node:
 
     @property
     def weight(self) -> float:
-        """The weight of draws of generating."""
         return self.decay ** len(self.children)
 
     def _of_agents(self) -> dict[str, Posterior]:

@@ -86,7 +86,6 @@ def _attempt(
 
 
 def wanted(kind: str, digit: str) -> str:
-    """The digit that passes a test."""
     return str(KINDS[kind](int(digit)))
 
 

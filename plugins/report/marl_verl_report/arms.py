@@ -62,7 +62,6 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What the run prints."""
         return self.folder.with_suffix(".log")
 
     def complete(self) -> bool:
@@ -117,7 +116,6 @@ def trained(
 
 
 def _last_line(cell: Cell) -> str:
-    """The last line that a run has printed."""
     printed = cell.log.read_text(errors="replace") if cell.log.is_file() else ""
     return " ".join(printed.strip().splitlines()[-1:])
 

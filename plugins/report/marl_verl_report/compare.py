@@ -91,7 +91,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def parsed(options: argparse.Namespace) -> list[Arm]:
-    """The two arms, with the overrides of both."""
     first, second = shlex.split(options.first), shlex.split(options.second)
     if not first or not first[0].endswith((".yaml", ".yml")):
         raise MarlError(f"arm '{options.first}' has no recipe: begin with a YAML file")
@@ -102,7 +101,6 @@ def parsed(options: argparse.Namespace) -> list[Arm]:
 
 
 def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
-    """Train both arms with some seeds, and measure the runs."""
     cells = [Cell(arm, seed, folder / f"{name}-{seed}") for seed in seeds for name, arm in zip("AB", arms, strict=True)]
     begun = time.monotonic()
     for cell in trained(cells, options.jobs, options.plugin):

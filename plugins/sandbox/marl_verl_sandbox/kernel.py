@@ -61,7 +61,6 @@ def write(path: str, text: str, folder: int) -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    """mount(2)."""
     call("mount", source.encode(), target.encode(), kind and kind.encode(), ctypes.c_ulong(flags), options.encode())
 
 

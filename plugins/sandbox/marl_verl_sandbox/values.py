@@ -100,7 +100,6 @@ class TooLarge(ValueError):
 
 
 def send(connection: socket.socket, message: bytes) -> None:
-    """Send one message."""
     connection.sendall(len(message).to_bytes(4, "big") + message)
 
 

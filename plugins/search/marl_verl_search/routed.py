@@ -64,7 +64,6 @@ class _Search(Searching):
         return answer or ""
 
     def sees(self, role: str, task: Task, history: list[str]) -> str:
-        """The question, the searches so far, and what an agent has to do."""
         known = "\n".join(history) or "Nothing yet."
         return f"Question: {task.prompt}\n\nSearches so far, and what they found:\n{known}\n\n{HOW[role]}"
 

@@ -152,7 +152,6 @@ def paragraphs_of(task: Task) -> Index:
 
 @functools.lru_cache(maxsize=2)
 def corpus(path: Path) -> Index:
-    """The index of a corpus file. MarlError as `corpus_texts`."""
     return Index(corpus_texts(path))
 
 

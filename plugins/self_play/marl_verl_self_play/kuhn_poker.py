@@ -64,7 +64,6 @@ class KuhnPoker(TaskSet):
         return dict(answer["rewards"])
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether all moves of both players were legal."""
         return bool(answer["illegal"] == 0)
 
 

@@ -71,7 +71,6 @@ class MajorityDebate(DrawnTasks):
         return dict(zip(DEBATERS, (won, -won), strict=True))
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether the judge named the majority."""
         return bool(answer["verdict"] == majority(task.data["letters"]))
 
 

@@ -40,7 +40,6 @@ class Finished:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """summary.json."""
         return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:

@@ -64,7 +64,6 @@ class ScriptedPolicy:
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """The agents with scripted replies."""
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:

@@ -29,7 +29,6 @@ class Inventory(DrawnTasks):
     length: Annotated[int, Interval(ge=2, le=9)] = 4
 
     def score(self, task: Task, answer: Any) -> float:
-        """1 if the answer is the requested digit, else 0."""
         return float(answer.strip() == task.data["digits"][task.data["index"] - 1])
 
     def public_score(self, task: Task, answer: Any) -> float:
@@ -81,7 +80,6 @@ class InventoryMatch(Inventory):
         return super().demonstrations(agent.partition("-")[2], count, seed, good)
 
     def score(self, task: Task, answer: Any) -> Any:
-        """Side -> its score."""
         red, blue = (Inventory.score(self, task, answer["answers"][side]) for side in TEAMS)
         return dict(zip(TEAMS, (red - blue, blue - red), strict=True))
 

@@ -107,7 +107,6 @@ class TinyModel(Shape):
 
     @staticmethod
     def make(models: "Sequence[TinyModel]", progress: Progress) -> list[Path]:
-        """As `ensure_all`."""
         return ensure_all(models, progress=progress)
 
     @property
@@ -138,7 +137,6 @@ class TinyModel(Shape):
         return build(task_set, self.task_options, "marl.task.options")
 
     def tokenizer(self) -> Any:
-        """Create its tokenizer."""
         from marl_verl_tiny import factory
 
         make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[self.family]

@@ -25,7 +25,6 @@ class Packaged:
     context: int
 
     def folder(self) -> Path:
-        """Where the model is in the cache; it need not exist."""
         return default_cache() / "pretrained" / self.name
 
     def check(self) -> Path:

@@ -56,7 +56,6 @@ class Place:
 
 @pytest.fixture(scope="session", autouse=True)
 def facts(record_testsuite_property: Record) -> None:
-    """What the report says beside the checks."""
     hardware = f"{os.environ[GPUS]} {'GPU' if has_accelerator() else 'CPU'}"
     values = {"marl_verl": __version__, "hardware": hardware, "machine": machine()}
     for name, value in {**values, "packages": packages((*PACKAGES, "flash-attn", "triton"))}.items():
