@@ -27,12 +27,11 @@ try:
     names = {"__name__": "program"}
     exec(compile(request["program"], "program.py", "exec", dont_inherit=True), names)
     function = function_of(names, request["entry"])
-    answer = [True, None]
+    value = None
     if request["call"] is not None:
         arguments, named = values.from_json(request["call"].encode())
-        answer = values.to_json(["value", function(*arguments, **named)])
-    else:
-        answer = values.to_json(["value", None])
+        value = function(*arguments, **named)
+    answer = values.to_json(["value", value])
 except BaseException as error:
     answer = values.to_json(raised(error))
 os.write(out, b"\\n" + answer)

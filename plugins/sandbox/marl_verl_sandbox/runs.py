@@ -181,7 +181,6 @@ def _value(process: Any, message: bytes | None = None) -> Any:
 
 
 def ended(code: int) -> str:
-    """An exit code in words."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
