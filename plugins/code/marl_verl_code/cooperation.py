@@ -67,5 +67,4 @@ def _uses(node: ast.AST, names: set[str]) -> bool:
 
 
 def _decorates(value: ast.expr, names: set[str]) -> bool:
-    plain = isinstance(value, ast.Name) or is_call(value, AUX)
-    return not plain and _uses(value, names)
+    return not (isinstance(value, ast.Name) or is_call(value, AUX)) and _uses(value, names)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
-from marl_verl_datasets import PublicTasks
+from marl_verl_datasets import Fields, PublicTasks
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
 from marl_verl import MarlError, Task, Workflow
@@ -55,8 +55,12 @@ class JointCode(PublicTasks):
     megabytes: Megabytes = LIMITS.megabytes
 
     def check(self, task: Task) -> None:
+        row = Fields(task.data, f"the data of task '{task.id}'")
+        entry, _ = row.text("entry"), row.items("tests")
+        if not entry.isidentifier() or entry == AUX:
+            raise row.wrong(f"must be the name of a function other than '{AUX}'", entry, "entry")
         if not _tests_of(task):
-            raise MarlError(f"task '{task.id}' has no test that calls '{entry_of(task)}' or 'candidate'")
+            raise MarlError(f"task '{task.id}' has no test that calls '{entry}' or 'candidate'")
 
     def score(self, task: Task, answer: Any) -> float:
         return sum(self._judged(task, answer)[0].values())
@@ -133,8 +137,7 @@ class TwoCoders(Workflow):
 
 
 def judged(task: Task, helper: str, main: str, limits: Limits) -> tuple[dict[str, float], tuple[Outcome, ...]]:
-    """(levels, outcomes of the tests): they run only if the main function is there, with a return, and all parses.
-    MarlError: the task has no entry or no list of tests."""
+    """(levels, outcomes of the tests): they run only if the main function is there, with a return, and all parses."""
     tests = _tests_of(task)
     helper, main = _functions(task, helper, main)
     program, outcomes = _program(task, helper, main), tuple[Outcome, ...]()
@@ -248,19 +251,14 @@ def expert_sees(task: Task, codes: Mapping[str, str], feedback: str) -> str:
 
 
 def entry_of(task: Task) -> str:
-    """The name of the main function. MarlError where the task has none."""
-    entry = task.data.get("entry")
-    if not isinstance(entry, str) or not entry.isidentifier() or entry == AUX:
-        raise MarlError(f"task '{task.id}' has no 'entry' in its data, the name of a function other than '{AUX}'")
-    return entry
+    """The name of the main function."""
+    return str(task.data["entry"])
 
 
 def _tests_of(task: Task) -> tuple[str, ...]:
-    """The different tests that name the function. MarlError where the task has no entry or no list of tests."""
-    entry, tests = entry_of(task), task.data.get("tests")
-    if not isinstance(tests, Sequence) or isinstance(tests, str):
-        raise MarlError(f"task '{task.id}' has no list 'tests' in its data, which joint-code needs")
-    return tuple(dict.fromkeys(test for test in tests if re.search(rf"\b(candidate|{entry})\b", test)))
+    """The different tests that name the function."""
+    pattern = re.compile(rf"\b(candidate|{entry_of(task)})\b")
+    return tuple(dict.fromkeys(filter(pattern.search, task.data["tests"])))
 
 
 def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:

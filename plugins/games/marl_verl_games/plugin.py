@@ -18,9 +18,6 @@ def marl_register(registry: Registry) -> None:
     registry.workflow("game-player", "marl_verl_games.game_workflows:GamePlayer")
     registry.workflow("plan-path-tiny", "marl_verl_games.tiny_plan_path:PlannerExecutor")
     registry.workflow("plan-path-tiny-alone", "marl_verl_games.tiny_plan_path:OneWalker")
-    registry.reward("plan-path", "marl_verl_games.game_workflows:game")
-    registry.reward("plan-path-program", "marl_verl_games.game_workflows:program")
-    registry.reward("sokoban", "marl_verl_games.game_workflows:game")
-    registry.reward("sokoban-program", "marl_verl_games.game_workflows:program")
-    registry.reward("sudoku", "marl_verl_games.game_workflows:game")
-    registry.reward("sudoku-program", "marl_verl_games.game_workflows:program")
+    for game in ("plan-path", "sokoban", "sudoku"):
+        registry.reward(game, "marl_verl_games.game_workflows:game")
+        registry.reward(f"{game}-program", "marl_verl_games.game_workflows:program")

@@ -12,6 +12,7 @@ team, difference = mean over sessions of (edited continuation - recorded continu
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -55,42 +56,32 @@ def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> 
     past = {name: policy.past.of for name, policy in team.policies.items() if policy.past is not None}
     agents = {name: replace(agent, policy=past.get(agent.policy, agent.policy)) for name, agent in team.agents.items()}
     team = replace(team, agents=agents)
-    by_step = {step: _named(team, assign(team, step), step) for step in steps}
-    sides: tuple[str, ...] = ()
-    if partner is None:
-        sides = tuple(sides_of(agents))
-        pairings = _pairings_of_sides(team, sides, by_step)
-    else:
-        pairings = _pairings_of_partner(partner, by_step)
-    return Request(max(steps), pairings, sides=sides)
-
-
-def _named(team: TeamConfig, assignments: dict[str, Assignment], step: int) -> dict[str, Assignment]:
-    """The assignments of a step, with the step in the names of trained policies."""
-    return {
-        agent: replace(used, policy=f"{used.policy}-step-{step}") if team.policies[used.source].trained else used
-        for agent, used in assignments.items()
-    }
+    by_step = {step: assign(team, step) for step in steps}
+    for step, assignments in by_step.items():
+        for agent, used in assignments.items():
+            if team.policies[used.source].trained:
+                assignments[agent] = replace(used, policy=f"{used.policy}-step-{step}")
+    if partner is not None:
+        return Request(max(steps), _pairings_of_partner(partner, by_step))
+    sides = tuple(sides_of(agents))
+    return Request(max(steps), _pairings_of_sides(team, sides, by_step), sides=sides)
 
 
 def _pairings_of_sides(
     team: TeamConfig, sides: Sequence[str], by_step: Mapping[int, Mapping[str, Assignment]]
 ) -> tuple[Pairing, ...]:
-    members = team.agents.values()
     if len(sides) != 2:
         known = ", ".join(sides) or "none"
         raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
-    for agent in members:
+    for agent in team.agents.values():
         if agent.side is None and team.policies[agent.policy].trained:
-            step = f"does not know at which step the trained agent '{agent.name}' acts"
-            raise MarlError(f"--cross-play {step}. Give it a side.")
+            raise MarlError(
+                f"--cross-play: set a side of the trained agent '{agent.name}', marl.agents.NAME.side"
+            )
     rows, columns = (_players(team, side, by_step) for side in sides)
     neutral = next(iter(by_step.values()))  # for agents without a side, whose policies are not trained
-    return tuple(
-        Pairing({**neutral, **first, **second}, row, column)
-        for row, first in rows.items()
-        for column, second in columns.items()
-    )
+    pairs = product(rows.items(), columns.items())
+    return tuple(Pairing({**neutral, **first, **second}, row, column) for (row, first), (column, second) in pairs)
 
 
 def _players(

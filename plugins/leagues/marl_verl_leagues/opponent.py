@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Positive, build
 from marl_verl.team import PolicyConfig
 
@@ -37,8 +37,8 @@ def policy_of(section: Any, where: str, policies: Mapping[str, PolicyConfig]) ->
     """The frozen policy of an agent, with model, chat template and server settings of the policy whose past versions it
     acts with. MarlError unless that one is trained."""
     opponent = build(Opponent, section, where)
-    if (of := policies.get(opponent.of)) is None:
-        raise MarlError(f"'{where}.of' is the unknown policy '{opponent.of}': {nearest(opponent.of, policies)}")
+    check_known(f"policy in '{where}.of'", opponent.of, policies)
+    of = policies[opponent.of]
     if not of.trained:
         raise MarlError(f"'{where}.of' is policy '{of.name}', which is not trained and has no past versions")
     override = {key: value for key, value in of.override.items() if key in ("model", "rollout")}

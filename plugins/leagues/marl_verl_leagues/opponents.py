@@ -72,8 +72,7 @@ class Pool:
     """The snapshots of one policy, by step, oldest first."""
 
     def __init__(self, settings: Opponent, seed: int) -> None:
-        self.settings, self.seed = settings, seed
-        self.results = {0: Results()}
+        self.settings, self.seed, self.results = settings, seed, {0: Results()}
 
     def add(self, step: int) -> None:
         """Add a snapshot; the oldest one is removed where there are more than `size`."""

@@ -59,9 +59,7 @@ def run(options: argparse.Namespace) -> int:
     arms = parsed(options)
     for arm in arms if metric.startswith("validation/") else ():
         if compose(arm.recipe, arm.overrides).trainer.test_freq < 0:
-            raise MarlError(
-                f"trainer.test_freq is -1 in {arm.recipe}, so that no run has {metric}: set it, or --measure"
-            )
+            raise MarlError(f"trainer.test_freq is -1 in {arm.recipe}: set it, or --measure, for runs with {metric}")
     folder = options.dir or Path("runs", "-".join(["compare", *(arm.recipe.stem for arm in arms)]))
     values: Values = ({}, {})
     level = decide.level(len(decide.looks(options.seeds)))

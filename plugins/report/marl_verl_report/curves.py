@@ -70,14 +70,11 @@ def lines(records: Sequence[Mapping[str, float]], tasks: int) -> list[Line]:
             if match := re.fullmatch(pattern, name):
                 chart = title.format(match.groupdict().get("chart", ""))
                 drawn.append(_line(chart, unit, match["line"], name, metrics[name], tasks))
-    return drawn + [_own(name, points, tasks) for name, points in metrics.items() if not CORE.fullmatch(name)]
-
-
-def _own(name: str, points: Points, tasks: int) -> Line:
-    """The line of a plugin's metric; a metric of agents has a line for each in one chart."""
-    agent = re.fullmatch(r"agent/(?P<line>[^/]+)/(?P<chart>.+)", name)
-    chart, label = (agent["chart"], agent["line"]) if agent else (name, name)
-    return _line(chart, "recorded by a plugin", label, name, points, tasks)
+    for name in (name for name in metrics if not CORE.fullmatch(name)):
+        agent = re.fullmatch(r"agent/(?P<line>[^/]+)/(?P<chart>.+)", name)  # a line for each agent in one chart
+        chart, label = (agent["chart"], agent["line"]) if agent else (name, name)
+        drawn.append(_line(chart, "recorded by a plugin", label, name, metrics[name], tasks))
+    return drawn
 
 
 def every_metric(records: Sequence[Mapping[str, float]]) -> dict[str, dict[str, list[float | None]]]:

@@ -1,5 +1,6 @@
 """What the page shows of a run beside its episodes: curves, team, algorithm, plugins, machine, commands."""
 
+import contextlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -51,6 +52,12 @@ def _read(folder: Path) -> Run:
     trained = [name for name, policy in marl["policies"].items() if not (policy or {}).get("frozen")]
     rate = "policies.{}.actor_rollout_ref.actor.optim.lr"
     used["training"]["learning rate"] = {name: OmegaConf.select(config, rate.format(name)) for name in trained}
+    tasks = folder / "data" / "test.jsonl"
+    held_out = read_text(tasks).count("\n") if tasks.is_file() else marl["task"].get("test_size") or 0
+    algorithm = ""  # every option, with its default where the recipe does not set it
+    with contextlib.suppress(MarlError):  # its plugin is not installed here
+        team = team_of(config)
+        algorithm = f"{team.algorithm.name}: {algorithm_of(team).describe()}"
     at = int(max((record["step"] for record in records), default=0))
     done = (folder / "summary.json").is_file() and at >= (total or 0)  # a resumed run has an earlier summary
     running = is_running(folder)
@@ -62,7 +69,7 @@ def _read(folder: Path) -> Run:
         "agents": list(marl["agents"]),
         "policies": list(marl["policies"]),
         "act_seconds": (marl.get("rollout") or {}).get("act_seconds"),
-        "lines": curves.lines(records, _held_out(folder, marl)),
+        "lines": curves.lines(records, held_out),
         "metrics": curves.every_metric(records),
         "seed": marl["run"]["seed"],
         "steps": total,
@@ -70,7 +77,7 @@ def _read(folder: Path) -> Run:
         "done": done,
         "running": running,
         "stopped": None if done or running else stopped,
-        "algorithm": _algorithm(config),
+        "algorithm": algorithm,
         "config": {
             name: yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True) for name, value in used.items()
         },
@@ -85,19 +92,3 @@ def _read(folder: Path) -> Run:
 def _config(path: Path, _changed: int) -> DictConfig:
     """The config of a run, read once while its file does not change: parsing it takes most of the time of `read`."""
     return read_config(path)
-
-
-def _algorithm(config: DictConfig) -> str:
-    """Every option of the algorithm, with its default where the recipe does not set it; "" without its plugin."""
-    try:
-        team = team_of(config)
-        return f"{team.algorithm.name}: {algorithm_of(team).describe()}"
-    except MarlError:
-        return ""
-
-
-def _held_out(folder: Path, marl: dict[str, Any]) -> int:
-    path = folder / "data" / "test.jsonl"
-    if path.is_file():
-        return read_text(path).count("\n")
-    return marl["task"].get("test_size") or 0

@@ -24,7 +24,7 @@ from marl_verl_evaluation.api import evaluate
 from marl_verl_inspect.episodes import read_episodes
 
 from marl_verl.cli.arguments import add_plugin_argument
-from marl_verl.errors import MarlError, RunError, check_known, shown
+from marl_verl.errors import MarlError, RunError, check_known, shown, user_error
 from marl_verl.run.run_dir import STARTS, is_running
 from marl_verl.run.terminal import show
 from marl_verl_report import overview, report, steps
@@ -90,11 +90,8 @@ class Server(ThreadingHTTPServer):
         overview.read(folder)
         self.folder, self.secret, self._lock = folder, secrets.token_urlsafe(16), threading.Lock()
         self._files, self.page, self._plays = plugin_files, Page(), SimpleQueue[tuple[Play, Future[str]]]()
-        try:
+        with user_error(f"port {port} of {LOCAL} cannot be used, give another --port or 0", OSError, OverflowError):
             super().__init__((LOCAL, port), _Handler)
-        except (OSError, OverflowError) as error:
-            why = f"port {port} of {LOCAL} cannot be used: {error}. Give another one with --port, or 0 for a free one."
-            raise MarlError(why) from error
 
     @property
     def address(self) -> str:
@@ -183,11 +180,9 @@ class Server(ThreadingHTTPServer):
 
 def _state(path: Path) -> tuple[int, int] | None:
     """Changes whenever a file is written, or a file of a folder is added or replaced."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime_ns, path.stat().st_size
+    return None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -209,9 +204,7 @@ class _Handler(BaseHTTPRequestHandler):
         here = host.partition(":")[0] in (LOCAL, "localhost") and origin in (None, f"http://{host}")
         with contextlib.suppress(ConnectionError, TimeoutError):  # the browser has been closed
             if not here or not secrets.compare_digest(secret.encode(), server.secret.encode()):
-                self._send(
-                    403, "text/plain; charset=utf-8", "the address is the one that marl-verl watch has printed\n"
-                )
+                self._send(403, "text/plain; charset=utf-8", "open the address that marl-verl watch has printed\n")
             elif length is not None:
                 self._send(*server.reply(rest[0], query, self.rfile.read(min(length, LARGEST))))
             elif rest[0] == "events":

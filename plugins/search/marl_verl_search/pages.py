@@ -20,7 +20,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 import httpx
 from marl_verl_datasets import Fields
 
-from marl_verl.errors import MarlError, user_error
+from marl_verl.errors import user_error
 from marl_verl.tasks import read_rows
 from marl_verl_search.source import Index
 
@@ -34,9 +34,7 @@ TEXTUAL = ("text/", "application/json", "application/xhtml+xml", "application/xm
 def check_pages(source: str) -> None:
     """MarlError if the option `pages` is neither a file of pages nor `web`."""
     if source != WEB:
-        if not (path := Path(source).expanduser()).is_file():
-            raise MarlError(f"pages: no file '{source}'. Or write web.")
-        _file(path)
+        _file(Path(source).expanduser())
 
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:

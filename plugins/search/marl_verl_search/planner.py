@@ -13,7 +13,7 @@ from marl_verl_sandbox.runs import SECONDS
 
 from marl_verl import Task
 from marl_verl.episode import CallError, Team
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError
 from marl_verl.options import Positive
 from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page
@@ -57,8 +57,6 @@ class PlannerAndSearchers(Searching):
 
     async def run(self, task: Task, team: Team) -> str:
         self.check_source(task)
-        if self.planner not in team.agents:
-            raise unknown("agent", self.planner, team.agents)
         if self.alone:
             asked = f"Question: {task.prompt}\n\n"
             return await self._searched(team, self.planner, asked, task, "answer", self.rounds * self.searches) or ""

@@ -41,10 +41,7 @@ class Searching(Workflow):
         if self.source.startswith("web:"):
             function(self.source)
         elif self.source != PARAGRAPHS and not self.source.startswith(("http://", "https://")):
-            if not (path := Path(self.source).expanduser()).is_file():
-                others = "'paragraphs', http://HOST/retrieve, web:module:function"
-                raise MarlError(f"no corpus '{self.source}' (or {others})")
-            corpus_texts(path)
+            corpus_texts(Path(self.source).expanduser())
 
     def check_source(self, task: Task) -> None:
         """MarlError if a task lacks the paragraphs to search."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from marl_verl_datasets import Fields, LeftOut, PublicSet, PublicTasks, task_id
 
-from marl_verl.errors import unknown
+from marl_verl.errors import check_known
 from marl_verl.tasks import Split, Task
 from marl_verl_search.answers import exact_match, f1, gaia, normalised, number
 
@@ -121,7 +121,7 @@ class SearchTasks(PublicTasks):
 
     def check(self, task: Task) -> None:
         answers_of(task)
-        self._metric(task)
+        check_known("metric", self._metric(task), METRICS)
 
     def row_task(self, row: Fields) -> Task:
         task = super().row_task(row)
@@ -143,10 +143,7 @@ class SearchTasks(PublicTasks):
         return float(bool(normalised(answer)))
 
     def _metric(self, task: Task) -> str:
-        name = self.metric or task.data.get("metric", "em")
-        if name not in METRICS:
-            raise unknown("metric", str(name), METRICS)
-        return str(name)
+        return str(self.metric or task.data.get("metric", "em"))
 
 
 def answers_of(task: Task) -> list[str]:

@@ -98,7 +98,5 @@ def _run(arguments: tuple[str, ...], folder: Path, variables: Mapping[str, str] 
 def _marl_verl(
     arguments: tuple[str, ...], variables: Mapping[str, str] | None, stderr: int, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    words, environment = [sys.executable, "-m", "marl_verl.cli.main", *arguments], {**os.environ, **(variables or {})}
-    return subprocess.run(
-        words, cwd=cwd, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=stderr, text=True, timeout=LIMIT
-    )
+    words, env = [sys.executable, "-m", "marl_verl.cli.main", *arguments], {**os.environ, **(variables or {})}
+    return subprocess.run(words, cwd=cwd, env=env, stdin=DEVNULL, stdout=PIPE, stderr=stderr, text=True, timeout=LIMIT)

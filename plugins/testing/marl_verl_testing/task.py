@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from marl_verl.errors import MarlError
+from marl_verl.errors import user_error
 from marl_verl.tasks.base import SPLITS, Split, Task, TaskSet
 from marl_verl.threads import perform
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
@@ -78,7 +78,5 @@ def _lines(tasks: TaskSet, split: Split, count: int, seed: int) -> list[str]:
 
 
 def _line(task: Task) -> str:
-    try:
+    with user_error(f"task '{task.id}' cannot be written as JSON", TypeError, ValueError):
         return json.dumps(dataclasses.asdict(task))
-    except (TypeError, ValueError) as error:
-        raise MarlError(f"task '{task.id}' cannot be written as JSON: {error}") from error

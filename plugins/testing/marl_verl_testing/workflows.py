@@ -8,8 +8,7 @@ exact and ties occur.
 import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
@@ -63,46 +62,40 @@ def own_words(task: Task, turn: Turn, episode: Episode) -> float:
     return eighth("role", turn.agent, turn.action.text, len(episode.turns), episode.answer)
 
 
-@dataclass(frozen=True)
-class Solo:
+class Solo(NamedTuple):
     """One agent acts."""
 
     agent: str
 
 
-@dataclass(frozen=True)
-class Joint:
+class Joint(NamedTuple):
     """Several agents act jointly; `new`: agents that are spawned for it, as many as the last message says."""
 
     agents: tuple[str, ...]
     new: bool = False
 
 
-@dataclass(frozen=True)
-class Lanes:
+class Lanes(NamedTuple):
     """One agent acts in several named slots concurrently: `lengths[i]` acts in slot i, each followed by a call."""
 
     agent: str
     lengths: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """A call, for an agent or the team, of a pure function of the last message. Some calls raise."""
 
     agent: str | None
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(NamedTuple):
     """The next steps depend on the last message."""
 
-    even: "tuple[Step, ...]"
-    odd: "tuple[Step, ...]"
+    even: "tuple[Any, ...]"
+    odd: "tuple[Any, ...]"
 
 
-@dataclass(frozen=True)
-class Mark:
+class Mark(NamedTuple):
     """`propose` an answer, `draw` a random number, mark actions as `invalid` (some are), `fail` (sometimes)."""
 
     kind: str
@@ -142,9 +135,8 @@ class Programmed(Workflow):
                 history += [f"{agent}: {action.text}" for agent, action in moves.items()]
             elif isinstance(step, Lanes):
                 at = len(history)
-                lanes = (
-                    self._lane(f"lane{at}at{i}", n, step.agent, history[:], team) for i, n in enumerate(step.lengths)
-                )
+                slots = [(f"lane{at}at{place}", acts) for place, acts in enumerate(step.lengths)]
+                lanes = [self._lane(slot, acts, step.agent, history[:], team) for slot, acts in slots]
                 history += [line for lane in await asyncio.gather(*lanes) for line in lane[at:]]
             elif isinstance(step, Call):
                 await self._call(step.agent, history, team)
@@ -178,15 +170,13 @@ class Programmed(Workflow):
 
 def acts_of(program: "Sequence[Step]") -> int:
     """The maximum number of acts of a program."""
-    count = 0
-    for step in program:
-        if isinstance(step, Branch):
-            count += max(acts_of(step.even), acts_of(step.odd))
-        elif isinstance(step, Joint):
-            count += len(step.agents)
-        else:
-            count += sum(step.lengths) if isinstance(step, Lanes) else isinstance(step, Solo)
-    return count
+    counts: dict[type, Callable[[Any], int]] = {
+        Solo: lambda step: 1,
+        Joint: lambda step: len(step.agents),
+        Lanes: lambda step: sum(step.lengths),
+        Branch: lambda step: max(acts_of(step.even), acts_of(step.odd)),
+    }
+    return sum(counts[type(step)](step) for step in program if type(step) in counts)
 
 
 @st.composite

@@ -53,7 +53,6 @@ class Inventory(DrawnTasks):
 
 
 def holder_sees(task: Task) -> str:
-    """The holder's observation: the digits in order."""
     return f"digits {' '.join(task.data['digits'])}"
 
 

@@ -78,12 +78,10 @@ class SplitPlanPath(DrawnTasks):
 
 
 def scout_sees(task: Task) -> str:
-    """The scout's observation: the goal, and a landmark as a distractor."""
     return f"goal {task.data['goal']} landmark {task.data['landmark']}"
 
 
 def mover_sees(task: Task, start: str, message: str) -> str:
-    """The mover's observation: its position, the walls, and the cell that the scout sent."""
     return f"start {start} walls {' '.join(task.data['walls'])} message {message}"
 
 

@@ -117,10 +117,9 @@ def _reference(model: str, rows: list[Any], gpu: bool) -> Any:
         for row in rows:
             prompt = len(row) // 2
             hidden = network.model(input_ids=row[None].to(device)).last_hidden_state[0, prompt - 1 : -1]
-            for first in range(0, len(hidden), 1024):  # the logits of all positions may not fit
-                labels = row[prompt + first : prompt + first + 1024].to(device)
-                logits = network.lm_head(hidden[first : first + 1024])
-                log_probs.append(logits.log_softmax(-1).gather(-1, labels[:, None])[:, 0].cpu())
+            pairs = zip(hidden.split(1024), row[prompt:].to(device).split(1024), strict=True)  # all logits may not fit
+            for states, labels in pairs:
+                log_probs.append(network.lm_head(states).log_softmax(-1).gather(-1, labels[:, None])[:, 0].cpu())
     return torch.cat(log_probs)
 
 
