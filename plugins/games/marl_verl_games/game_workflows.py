@@ -6,23 +6,18 @@ the log so far is proposed as the answer, so that a candidate is scored by the s
 Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller, whose program finds the moves, acts first in
 each turn; the planner sees the program's output, and decides; 5 turns. The wording of the prompts is our own.
 
-Role rewards of Plan-Path, Sokoban and Sudoku: what an agent's moves are worth, and what the team's are.
+Role rewards (README.md says what answers without moves get):
 
     r = own + shared
 
 own is the reward of the agent's moves or planned moves from the team's state, shared that of the moves of the same turn
-that move the team. So the reward of the agent that moves counts twice. A plan is judged on a copy of the state, before
-the team moves. In a greedy tree a plan is compared with other candidates before any move, so that shared is 0.
-
-The reward of moves is a sum over those until the end of the game, with the constants `VALUES` and a potential Phi:
+that move the team. The reward of moves is a sum over those until the end of the game, with the constants `VALUES` and a
+potential Phi:
 
     move or refused move + shaping * (gamma Phi(s') - Phi(s)) + solved, + shortest if the whole walk is one, or limit
 
-An answer without a list, or with an empty one, has own -2 and shared 0; with a list of other things than words, own -1
-and shared -1. A program (`plan-path-program` and its like) has own -2 without a list, 0 with an empty one.
-
-Source: AT-GRPO's public code (arXiv 2510.11062) for Plan-Path and Sokoban; the values of Sudoku are ours. The team
-reward, 1 if solved, is a component of its own: alpha 0 gives the authors' reward.
+Source: AT-GRPO's public code for Plan-Path and Sokoban; the values of Sudoku are ours. The team reward, 1 if solved, is
+a component of its own: alpha 0 gives the authors' reward.
 """
 
 from dataclasses import dataclass

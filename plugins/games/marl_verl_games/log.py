@@ -58,7 +58,7 @@ def read(answer: str) -> list[Line]:
 
 
 def _line(text: str) -> Line:
-    if (match := LINE.fullmatch(text)) is None:
+    if (match := LINE.fullmatch(" ".join(text.split()))) is None:
         raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
     agent, verb, mark, moves = match.groups()
     words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())

@@ -18,10 +18,7 @@ Source: the constants are those of AT-GRPO's public code (arXiv 2510.11062), who
 (`game_workflows`); the distance around the walls is ours: theirs rewards walking into dead ends.
 
 `at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
-board without walls. With `at-plan-path` the best of K plans would often be one that by chance no wall blocks: the
-planner would be trained on what it cannot know, and the executor would see fewer blocked plans than later.
-
-`at-bee-line-paid`: the same plus 10, a role reward on a different scale.
+board without walls. `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
 """
 
 import random

@@ -31,6 +31,7 @@ from marl_verl.algo.advantage import (
     group_mean,
 )
 from marl_verl.algo.algorithms import Algorithm, PlainRows
+from marl_verl.errors import MarlError
 
 BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Max(), "rloo": LeaveOneOut()}
 
@@ -67,6 +68,8 @@ class JointAdvantage(GroupEstimator):
         return super().incompatibility(dataclasses.replace(rows, crossed=False))
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
+        if self.joint_mode == "aligned" and table.tree.crossed:
+            raise MarlError("a row belongs to several nodes: set joint_mode to 'cross'")
         ret = self.returns.compute(table, reward)
         group = group_ids(table, self.group)
         baseline = BASELINES[self.mode].compute(ret, group)

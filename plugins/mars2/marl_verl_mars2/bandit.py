@@ -15,13 +15,10 @@ of a node is adaptive. Two strategies; D(...) is the posterior given these score
 
 At inference, MARS2-T+ lowers the draws of "generate" by w = gamma^c at a node with c children, so that a search with a
 large budget goes deeper: option `decay` is gamma, 1 without. The paper's gamma depends on the depth, ours does not.
-
-A new node's score updates its parent's "generate", and on every edge above its parent the child and "continue".
 Children in which nothing can be generated (their workflow has ended) are never drawn.
 
 Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848; README.md has the differences
-from the authors' code (treequest). As there, a child's posterior includes the child's own score: otherwise unexpanded
-siblings would all be equal.
+from the authors' code (treequest).
 
 Posteriors are conjugate ones of a mean score, updated one score at a time.
 

@@ -9,7 +9,7 @@ import re
 import shlex
 from pathlib import Path
 
-from marl_verl.errors import MarlError, user_error
+from marl_verl.errors import MarlError
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
@@ -28,8 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     name = distribution(options.name)
     folder = options.output if options.output is not None else Path(name)
-    with user_error("--output", OSError):
-        write(name, folder)
+    write(name, folder)
     show(
         f"wrote {folder}: plugin '{name}', module {module(name)} with a team and a method\n"
         "next:\n"

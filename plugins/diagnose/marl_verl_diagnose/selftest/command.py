@@ -6,8 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-from marl_verl.errors import user_error
-
 EXAMPLES = """
 Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
 Exit code 1 if a check fails. Send FOLDER/report.xml with a bug report.
@@ -35,8 +33,7 @@ def run(options: argparse.Namespace) -> int:
 
     numbered = (Path(f"selftest-{number}") for number in itertools.count(1))
     folder = (options.output or next(folder for folder in numbered if not os.path.lexists(folder))).resolve()
-    with user_error("--output", OSError):
-        folder.mkdir(parents=True)
+    folder.mkdir(parents=True)
     os.environ[checks.GPUS] = str(options.gpus)
     show(f"selftest on {options.gpus} {'GPU' if has_accelerator() else 'CPU'}")
     report, module = folder / "report.xml", str(checks.__file__)
