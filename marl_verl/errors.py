@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import ParamSpec
 
-__all__ = ["MarlError", "MarlWarning", "RunError", "nearest", "shown", "unknown"]
+__all__ = ["MarlError", "MarlWarning", "RunError", "check_known", "shown", "user_error"]
 
 P = ParamSpec("P")
 

@@ -107,7 +107,9 @@ class TwoCoders(Workflow):
     feedback_tests: Positive | None = 1
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
-        agents = _coders(team.agents, self.feedback)
+        if (EXPERT in team.agents) != (self.feedback == "expert"):
+            raise MarlError(f"two-coders needs the agent '{EXPERT}' with feedback expert, and only then")
+        agents = (CODER,) if CODER in team.agents else (HELPER, MAIN)
         codes: dict[str, str] = {}
         feedback = dict.fromkeys(agents, "")
         for turn in range(self.turns):
@@ -259,9 +261,3 @@ def _tests_of(task: Task) -> tuple[str, ...]:
     """The different tests that name the function."""
     pattern = re.compile(rf"\b(candidate|{entry_of(task)})\b")
     return tuple(dict.fromkeys(filter(pattern.search, task.data["tests"])))
-
-
-def _coders(names: Sequence[str], feedback: Feedback) -> tuple[str, ...]:
-    if (EXPERT in names) != (feedback == "expert"):
-        raise MarlError(f"two-coders needs the agent '{EXPERT}' with feedback expert, and only then")
-    return (CODER,) if CODER in names else (HELPER, MAIN)

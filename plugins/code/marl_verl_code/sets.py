@@ -115,7 +115,11 @@ def apps(row: Fields) -> Task:
     else:
         tests = [{"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in pairs]
     solutions = row.items("solutions") if row.row.get("solutions") else []
-    return _split(name, _prompt(row, "question"), tests, solutions)
+    if len(tests) <= PUBLIC:
+        raise LeftOut(f"with {PUBLIC} tests or fewer")
+    solution = {"solution": solutions[0]} if solutions and isinstance(solutions[0], str) else {}
+    data = {"public": tests[:PUBLIC], "private": tests[PUBLIC:], **solution}
+    return Task(name, _prompt(row, "question"), data)
 
 
 def codecontests(row: Fields) -> Task:
@@ -136,13 +140,6 @@ def codecontests(row: Fields) -> Task:
         python = [text for language, text in pairs if language in (PYTHON3, "PYTHON3")]
         data |= {"solution": python[0]} if python else {}
     return Task(row.text("name"), row.text("description"), data)
-
-
-def _split(name: str, prompt: str, tests: Tests, solutions: list[Any]) -> Task:
-    if len(tests) <= PUBLIC:
-        raise LeftOut(f"with {PUBLIC} tests or fewer")
-    solution = {"solution": solutions[0]} if solutions and isinstance(solutions[0], str) else {}
-    return Task(name, prompt, {"public": tests[:PUBLIC], "private": tests[PUBLIC:], **solution})
 
 
 def _prompt(row: Fields, name: str) -> str:

@@ -8,17 +8,15 @@ import random
 from collections.abc import Mapping
 from itertools import combinations, starmap
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from annotated_types import Interval
 
 from marl_verl import Task, Workflow
 from marl_verl.algo.algorithms import Metric
+from marl_verl.algo.sampling import Sample
 from marl_verl.episode import Team
 from marl_verl.tasks import DrawnTasks
-
-if TYPE_CHECKING:
-    from marl_verl.algo.sampling import Sample
 
 ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 NUMBERS = tuple("12345678")
@@ -87,7 +85,7 @@ class RoleDifference(Metric):
     the mean over the agents. Tasks without such observations, or with a single episode, are not counted.
     """
 
-    def of_sample(self, sample: "Sample") -> Mapping[str, float]:
+    def of_sample(self, sample: Sample) -> Mapping[str, float]:
         texts: dict[str, dict[str, list[str]]] = {}
         for turn in sample.turns:
             seen = repr([dict(message) for message in turn.observation])

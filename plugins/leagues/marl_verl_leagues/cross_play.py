@@ -75,9 +75,7 @@ def _pairings_of_sides(
         raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
     for agent in team.agents.values():
         if agent.side is None and team.policies[agent.policy].trained:
-            raise MarlError(
-                f"--cross-play: set a side of the trained agent '{agent.name}', marl.agents.NAME.side"
-            )
+            raise MarlError(f"--cross-play: set a side of the trained agent '{agent.name}', marl.agents.NAME.side")
     rows, columns = (_players(team, side, by_step) for side in sides)
     neutral = next(iter(by_step.values()))  # for agents without a side, whose policies are not trained
     pairs = product(rows.items(), columns.items())

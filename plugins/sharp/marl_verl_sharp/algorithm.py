@@ -9,7 +9,7 @@ import numpy as np
 from marl_verl.algo.advantage import AGENT, Advantage, AdvantageResult, FloatArray, IntArray, RowTable, combine
 from marl_verl.algo.algorithms import Algorithm, Metric, PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl_sharp.counterfactual import Counterfactual
 
 
@@ -74,9 +74,8 @@ class SharpMix(RewardMix):
         return ("tool",)
 
     def compute(self, table: RowTable) -> FloatArray:
+        check_known("agent", self.planner, table.role.names)
         planner = np.array(table.role.names)[table.role.codes] == self.planner
-        if not planner.any():
-            raise unknown("agent", self.planner, table.role.names)
         credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
         present = table.present.get("broadcast")
         broadcast = table.component("team" if present is None or not present.any() else "broadcast")

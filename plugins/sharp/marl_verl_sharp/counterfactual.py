@@ -44,7 +44,7 @@ from annotated_types import Ge, Interval
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, SamplingContext, ask, drive, gather_all, scored
 from marl_verl.episode import Act, Action, Episode, Journal, TokenBudgetExceeded, Turn, WorkflowError
-from marl_verl.errors import MarlError, unknown
+from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Positive
 
 Mode = Literal["regenerate", "rescore", "full"]
@@ -72,8 +72,7 @@ class MaskingCredit(ReplayCredit):
     def check(self, agents: Sequence[str]) -> None:
         """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
         for name in self.without:
-            if name not in agents:
-                raise unknown("agent in 'without'", name, agents)
+            check_known("agent in 'without'", name, agents)
         if not self.players(agents):
             raise MarlError(f"credit '{self.name}' has no agent to credit: 'without' has all agents of the team")
 
