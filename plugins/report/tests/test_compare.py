@@ -73,7 +73,7 @@ def test_a_clear_difference_ends_at_the_first_look(recipe: str, capfd: pytest.Ca
     assert main(["compare", recipe, "--variant worse", "--seeds", "30", "x=2"]) == 2
     assert "is a run of another command" in capfd.readouterr().err
     assert main(["compare", recipe, "trainer.test_freq=-1", "--dir", "d"]) == 2
-    assert "so that no run has validation/success: set it, or --measure" in capfd.readouterr().err
+    assert "set it, or --measure, for runs with validation/success" in capfd.readouterr().err
     assert not Path("d").exists()
 
 
