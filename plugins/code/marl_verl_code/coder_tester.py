@@ -19,8 +19,7 @@ from typing import Any
 
 from marl_verl_sandbox import Outcome, program_in
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
 from marl_verl_code.code_tests import STREAMS, all_tests, has, run_tests
 from marl_verl_code.refine_code import entry_of, how

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal
 from marl_verl_datasets import Fields, PublicTasks
 from marl_verl_sandbox import Limits, Megabytes, Outcome, Seconds
 
-from marl_verl import MarlError, Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import MarlError, Task, Team, Workflow
 from marl_verl.options import Positive
 from marl_verl_code.code_levels import code_in, function, imports, levels, parsed, returns
 from marl_verl_code.code_tests import run_all, share

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from marl_verl_datasets import clipped
 from marl_verl_sandbox import Outcome, program_in
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, Team, Workflow
 from marl_verl_code.code_tests import LIMITS, first_failing, in_thread, tests_of
 
 

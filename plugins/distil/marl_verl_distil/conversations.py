@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from marl_verl import MarlError, Task, TaskSet
 from marl_verl.algo.sampling.context import judged
 from marl_verl.episode import Action, Episode, Run, Workflow
-from marl_verl.errors import MarlError
 from marl_verl.models.chat import Chat
-from marl_verl.tasks import Task, TaskSet
 from marl_verl_distil.imitation import KEY
 
 STUDENT = "student"  # the agent, and its policy

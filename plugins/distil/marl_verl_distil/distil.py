@@ -20,6 +20,7 @@ from marl_verl_inspect.files import stored_file
 from marl_verl_inspect.text import table
 from omegaconf import OmegaConf
 
+from marl_verl import Episode, MarlError
 from marl_verl.api import alone, planned, train, trained
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.config.checks import check_engine
@@ -28,8 +29,6 @@ from marl_verl.config.policy_models import chat_of, pretrained_models
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, read_config
 from marl_verl.config.verl_keys import settings_of
-from marl_verl.episode import Episode
-from marl_verl.errors import MarlError
 from marl_verl.extensions import names
 from marl_verl.files import write_json
 from marl_verl.plugins.one_file import COPIES, REWARDS

@@ -10,11 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from marl_verl import Action, Task, Team, Workflow
 from marl_verl.algo.advantage import TASK, AdvantageResult, Estimator, FloatArray, RowTable, group_ids
 from marl_verl.algo.algorithms import Algorithm, Loss, PlainRows
 from marl_verl.algo.sampling import Independent, Sample, SamplingContext
-from marl_verl.episode import Action, Team, Workflow
-from marl_verl.tasks import Task
 from marl_verl.tasks.base import observation
 
 KEY = "demonstrations"

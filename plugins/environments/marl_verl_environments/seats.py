@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from marl_verl import Task, TaskSet, Workflow
-from marl_verl.episode import Episode, Team, Turn
-from marl_verl.errors import MarlError
+from marl_verl import Episode, MarlError, Task, TaskSet, Team, Turn, Workflow
 from marl_verl.options import NonNegative, Positive
 from marl_verl.tasks import Split, held_out, quick
 

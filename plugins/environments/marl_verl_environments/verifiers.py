@@ -11,8 +11,7 @@ from typing import Any
 
 from marl_verl_agents.gateway import Endpoints, ExternalWorkflow
 
-from marl_verl import Task, TaskSet
-from marl_verl.episode import Episode, Turn
+from marl_verl import Episode, Task, TaskSet, Turn
 from marl_verl.errors import check_known, user_error
 from marl_verl.tasks import Split, held_out, quick
 from marl_verl_environments.seats import required

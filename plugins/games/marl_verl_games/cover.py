@@ -12,10 +12,8 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl import Task, Workflow
-from marl_verl.algo.algorithms import Metric
+from marl_verl import Metric, Task, Team, Workflow
 from marl_verl.algo.sampling import Sample
-from marl_verl.episode import Team
 from marl_verl.tasks import DrawnTasks
 
 ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")

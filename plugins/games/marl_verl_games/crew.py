@@ -6,8 +6,7 @@ digit. A team of a fixed size has too few workers for one task and too many for 
 
 import random
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, Team, Workflow
 from marl_verl.options import NonNegative
 from marl_verl.tasks import DrawnTasks
 

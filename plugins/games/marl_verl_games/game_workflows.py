@@ -25,8 +25,7 @@ from typing import Any
 
 from marl_verl_sandbox import program_in, run_python
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
 from marl_verl.tasks import quick
 from marl_verl_games import log

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from marl_verl.episode import Episode, Team, Turn
-from marl_verl.errors import MarlError
+from marl_verl import Episode, MarlError, Team, Turn
 
 Verb = Literal["plans", "moves"]
 NOTHING, EMPTY, NO_WORDS = "?", "[]", "[?]"

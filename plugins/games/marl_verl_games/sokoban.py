@@ -8,8 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Interval
 
-from marl_verl import Task
-from marl_verl.errors import MarlError
+from marl_verl import MarlError, Task
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, Played, StepGame, play
 

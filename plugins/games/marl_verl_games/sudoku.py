@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
-from marl_verl import Task
-from marl_verl.errors import MarlError
+from marl_verl import MarlError, Task
 from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games.game import HELD_OUT, Game, GameTasks
 

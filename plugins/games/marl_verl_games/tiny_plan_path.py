@@ -28,8 +28,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 from marl_verl_tiny.grid import cells
 
-from marl_verl import Task
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl import Episode, Task, Team, Turn
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log

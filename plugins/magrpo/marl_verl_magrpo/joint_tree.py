@@ -29,6 +29,7 @@ import asyncio
 import itertools
 from typing import ClassVar, Literal
 
+from marl_verl import MarlError, TaskSet
 from marl_verl.algo.sampling import (
     SESSION,
     AttemptFailed,
@@ -45,9 +46,7 @@ from marl_verl.algo.sampling import (
     transition,
 )
 from marl_verl.episode import Act, Action, Run, Turn
-from marl_verl.errors import MarlError
 from marl_verl.options import Count, Positive
-from marl_verl.tasks import TaskSet
 from marl_verl_magrpo.joint_node import Joint, episodes_of, failures_of, prune
 
 Asked = asyncio.Task[Action | Failure]

@@ -16,8 +16,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, Team, Workflow
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from marl_verl_code.refine_code import Feedback, GenerateAndRefine
 
-from marl_verl import Task
-from marl_verl.episode import Team
+from marl_verl import Task, Team
 from marl_verl.tasks import DrawnTasks
 
 SHIFTER, FLIPPER = "shifter", "flipper"

@@ -8,8 +8,7 @@ from typing import Literal
 
 from marl_verl_datasets import clipped, verdict
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
 from marl_verl_math.answers import boxed
 from marl_verl_math.tasks import right

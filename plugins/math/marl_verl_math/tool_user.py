@@ -6,8 +6,7 @@ agree; each is rewarded for its own answer. The wording of the prompts is our ow
 
 from marl_verl_sandbox import program_in, run_python
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Episode, Team, Turn
+from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
 from marl_verl_math.answers import stated
 from marl_verl_math.matcher import same

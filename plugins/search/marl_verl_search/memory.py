@@ -12,8 +12,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from marl_verl.episode import Episode, Team
-from marl_verl.errors import MarlError
+from marl_verl import Episode, MarlError, Team
 from marl_verl.options import NonNegative, Positive, build
 from marl_verl_search.source import Index
 

@@ -11,9 +11,8 @@ from typing import Any
 from marl_verl_sandbox import run_python
 from marl_verl_sandbox.runs import SECONDS
 
-from marl_verl import Task
+from marl_verl import MarlError, Task
 from marl_verl.episode import CallError, Team
-from marl_verl.errors import MarlError
 from marl_verl.options import Positive
 from marl_verl_search.answers import tagged
 from marl_verl_search.pages import check_pages, read_page

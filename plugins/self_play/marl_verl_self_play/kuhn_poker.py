@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from marl_verl import Task, TaskSet, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, TaskSet, Team, Workflow
 from marl_verl.tasks import Split
 from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, equilibrium, legal_moves, payoff
 

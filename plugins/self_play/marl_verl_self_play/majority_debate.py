@@ -5,8 +5,7 @@ import random
 import re
 from typing import Any, Literal
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, Team, Workflow
 from marl_verl.tasks import DrawnTasks, Split
 
 DEBATERS, JUDGE = ("pro", "con"), "judge"

@@ -9,9 +9,7 @@ from typing import Annotated, Any
 
 from annotated_types import Interval
 
-from marl_verl import Task, TaskSet, Workflow
-from marl_verl.episode import Action, Episode, Team, Turn
-from marl_verl.errors import MarlError
+from marl_verl import Action, Episode, MarlError, Task, TaskSet, Team, Turn, Workflow
 from marl_verl.tasks import Split, held_out, quick
 
 PROPOSER, SOLVER = "proposer", "solver"

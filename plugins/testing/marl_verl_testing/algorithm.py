@@ -6,9 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from marl_verl import Algorithm, Turn
 from marl_verl.algo.advantage import AdvantageResult, Estimator, FloatArray, IntArray, RowTable
-from marl_verl.algo.algorithms import Algorithm
-from marl_verl.episode import Turn
 from marl_verl_testing.given import SECONDS, must, same_elsewhere, time_limit
 
 Row = Mapping[str, Any]

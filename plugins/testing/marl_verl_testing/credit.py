@@ -7,11 +7,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from marl_verl import MarlError, Task, TaskSet
 from marl_verl.algo.credit import ReplayCredit
 from marl_verl.algo.sampling import AttemptFailed, Independent
 from marl_verl.episode import Episode, Workflow, WorkflowError
-from marl_verl.errors import MarlError
-from marl_verl.tasks import Task, TaskSet
 from marl_verl_testing.given import SECONDS, must, nothing_left, same, same_elsewhere, time_limit
 from marl_verl_testing.replayed import named
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
-from marl_verl import options, plugins
-from marl_verl.errors import MarlError
+from marl_verl import MarlError, options, plugins
 from marl_verl.options import build
 from marl_verl.team import Named
 

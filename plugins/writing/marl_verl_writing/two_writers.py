@@ -12,8 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from marl_verl_datasets import Fields, PublicSet, PublicTasks, task_id
 
-from marl_verl import Task, Workflow
-from marl_verl.episode import Team
+from marl_verl import Task, Team, Workflow
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks
 from marl_verl_writing.levels import BANDS, Band, Bands, levels, structure
