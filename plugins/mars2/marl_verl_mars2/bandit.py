@@ -95,8 +95,7 @@ class Beta:
 Posterior = Normal | Beta
 
 
-def posterior(prior: Prior) -> Posterior:
-    return Normal() if prior == "normal" else Beta()
+PRIORS: Mapping[Prior, type[Posterior]] = {"normal": Normal, "beta": Beta}
 
 
 def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]], weights: Mapping[K, float] = {}) -> K:
@@ -134,7 +133,7 @@ class Node:
 
     def __post_init__(self) -> None:
         self.children: list[Node] = []
-        self.posterior = posterior(self.prior)
+        self.posterior = PRIORS[self.prior]()
         self.generate = self._of_agents()
 
     @abstractmethod
@@ -168,7 +167,7 @@ class Node:
         return self.decay ** len(self.children)
 
     def _of_agents(self) -> dict[str, Posterior]:
-        return {agent: posterior(self.prior) for agent in self.agents}
+        return {agent: PRIORS[self.prior]() for agent in self.agents}
 
     def _open(self, agent: str | None = None) -> "list[tuple[Node, Posterior]]":
         """The children to continue in, all or one agent's: those at which, or below which, a node can be generated."""
@@ -180,7 +179,7 @@ class Bandit(Node):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.continuation = posterior(self.prior)
+        self.continuation = PRIORS[self.prior]()
 
     def choose(self, rng: Random) -> str | Node:
         children = self._open()

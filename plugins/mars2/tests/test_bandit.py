@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2.bandit import STRATEGIES, Beta, Node, Normal, Posterior, Prior, Stack, posterior, thompson
+from marl_verl_mars2.bandit import PRIORS, STRATEGIES, Beta, Node, Normal, Posterior, Prior, Stack, thompson
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -35,7 +35,7 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def seen(prior: Prior, scores: list[float]) -> Posterior:
-    found = posterior(prior)
+    found = PRIORS[prior]()
     for score in scores:
         found.observe(score)
     return found

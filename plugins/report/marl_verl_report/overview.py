@@ -37,55 +37,51 @@ def read(folder: Path) -> Run:
     check_run(folder, "config.yaml")
     damages = (OmegaConfBaseException, AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError)
     with user_error(f"run '{folder}' is damaged", *damages):
-        return _read(folder)
-
-
-def _read(folder: Path) -> Run:
-    path = folder / "config.yaml"
-    config = _config(path, path.stat().st_mtime_ns)
-    marl, total = marl_section(config), OmegaConf.select(config, TOTAL)
-    records = StoredRun(folder).metrics
-    starts = read_json(folder / STARTS) if (folder / STARTS).is_file() else []
-    plugins = read_json(folder / "plugins.json") if (folder / "plugins.json").is_file() else []
-    used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}
-    used |= {"training": {TOTAL: total, "data.train_batch_size": OmegaConf.select(config, "data.train_batch_size")}}
-    trained = [name for name, policy in marl["policies"].items() if not (policy or {}).get("frozen")]
-    rate = "policies.{}.actor_rollout_ref.actor.optim.lr"
-    used["training"]["learning rate"] = {name: OmegaConf.select(config, rate.format(name)) for name in trained}
-    tasks = folder / "data" / "test.jsonl"
-    held_out = read_text(tasks).count("\n") if tasks.is_file() else marl["task"].get("test_size") or 0
-    algorithm = ""  # every option, with its default where the recipe does not set it
-    with contextlib.suppress(MarlError):  # its plugin is not installed here
-        team = team_of(config)
-        algorithm = f"{team.algorithm.name}: {algorithm_of(team).describe()}"
-    at = int(max((record["step"] for record in records), default=0))
-    done = (folder / "summary.json").is_file() and at >= (total or 0)  # a resumed run has an earlier summary
-    running = is_running(folder)
-    stored = steps.stored(folder)
-    stopped = f"Stopped at step {at} of {total or '?'}, see {folder / 'train.log'}. {how_to_continue(folder)}"
-    return {
-        "name": folder.resolve().name,
-        "folder": str(folder),
-        "agents": list(marl["agents"]),
-        "policies": list(marl["policies"]),
-        "act_seconds": (marl.get("rollout") or {}).get("act_seconds"),
-        "lines": curves.lines(records, held_out),
-        "metrics": curves.every_metric(records),
-        "seed": marl["run"]["seed"],
-        "steps": total,
-        "at": at,
-        "done": done,
-        "running": running,
-        "stopped": None if done or running else stopped,
-        "algorithm": algorithm,
-        "config": {
-            name: yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True) for name, value in used.items()
-        },
-        "plugins": [{name: plugin.get(name) for name in PLUGIN} for plugin in plugins],
-        "starts": starts,
-        "stored": {kind: list(files) for kind, files in stored.items()},
-        "rows": list(RunDir(folder).stored("rows")),
-    }
+        path = folder / "config.yaml"
+        config = _config(path, path.stat().st_mtime_ns)
+        marl, total = marl_section(config), OmegaConf.select(config, TOTAL)
+        records = StoredRun(folder).metrics
+        starts = read_json(folder / STARTS) if (folder / STARTS).is_file() else []
+        plugins = read_json(folder / "plugins.json") if (folder / "plugins.json").is_file() else []
+        used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}
+        used |= {"training": {TOTAL: total, "data.train_batch_size": OmegaConf.select(config, "data.train_batch_size")}}
+        trained = [name for name, policy in marl["policies"].items() if not (policy or {}).get("frozen")]
+        rate = "policies.{}.actor_rollout_ref.actor.optim.lr"
+        used["training"]["learning rate"] = {name: OmegaConf.select(config, rate.format(name)) for name in trained}
+        tasks = folder / "data" / "test.jsonl"
+        held_out = read_text(tasks).count("\n") if tasks.is_file() else marl["task"].get("test_size") or 0
+        algorithm = ""  # every option, with its default where the recipe does not set it
+        with contextlib.suppress(MarlError):  # its plugin is not installed here
+            team = team_of(config)
+            algorithm = f"{team.algorithm.name}: {algorithm_of(team).describe()}"
+        at = int(max((record["step"] for record in records), default=0))
+        done = (folder / "summary.json").is_file() and at >= (total or 0)  # a resumed run has an earlier summary
+        running = is_running(folder)
+        stored = steps.stored(folder)
+        stopped = f"Stopped at step {at} of {total or '?'}, see {folder / 'train.log'}. {how_to_continue(folder)}"
+        return {
+            "name": folder.resolve().name,
+            "folder": str(folder),
+            "agents": list(marl["agents"]),
+            "policies": list(marl["policies"]),
+            "act_seconds": (marl.get("rollout") or {}).get("act_seconds"),
+            "lines": curves.lines(records, held_out),
+            "metrics": curves.every_metric(records),
+            "seed": marl["run"]["seed"],
+            "steps": total,
+            "at": at,
+            "done": done,
+            "running": running,
+            "stopped": None if done or running else stopped,
+            "algorithm": algorithm,
+            "config": {
+                name: yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True) for name, value in used.items()
+            },
+            "plugins": [{name: plugin.get(name) for name in PLUGIN} for plugin in plugins],
+            "starts": starts,
+            "stored": {kind: list(files) for kind, files in stored.items()},
+            "rows": list(RunDir(folder).stored("rows")),
+        }
 
 
 @lru_cache(maxsize=4)

@@ -71,10 +71,9 @@ class Template:
                 cwd="/",
             )
         self._control.settimeout(PATIENCE)
-        try:
+        answer = b""
+        with contextlib.suppress(TimeoutError, ConnectionResetError):
             answer = self._control.recv(4096)
-        except (TimeoutError, ConnectionResetError):
-            answer = b""
         self._control.settimeout(None)
         if answer != READY:
             self.close()
@@ -137,10 +136,8 @@ class Process(contextlib.AbstractContextManager["Process"]):
         self._guard.settimeout(self._left())
         try:
             self._guard.recv(1, socket.MSG_PEEK)
-        except TimeoutError:
-            return False
-        except OSError:  # the guard has ended; `end` says so
-            pass
+        except OSError as error:  # its time is over; or the guard has ended, as `end` says
+            return not isinstance(error, TimeoutError)
         return True
 
     def end(self) -> tuple[int, str, str]:
@@ -149,10 +146,9 @@ class Process(contextlib.AbstractContextManager["Process"]):
             self._guard.settimeout(PATIENCE)
             with contextlib.suppress(OSError):  # the guard has ended
                 self._guard.shutdown(socket.SHUT_WR)
-            try:
+            status = None
+            with contextlib.suppress(TimeoutError):
                 status = values.receive(self._guard.recv)
-            except TimeoutError:
-                status = None
             if status is None:
                 raise SandboxError("the sandbox could not run a program, or its guard was killed (out of memory?)")
             self.code = json.loads(status)["code"]
@@ -167,8 +163,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
         return self._channel.recv(size)
 
     def _left(self) -> float:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
+        if (left := self._deadline - time.monotonic()) <= 0:
             raise TimeoutError
         return left
 

@@ -5,6 +5,7 @@ Expected values stay in this process; the program's process receives inputs and 
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import threading
@@ -26,7 +27,6 @@ SECONDS, MEGABYTES = 5.0, 1024  # of the tool
 LONGEST = 2000  # maximum characters of the tool's output; its end is kept
 _FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 CORES = len(os.sched_getaffinity(0))
-_lock = threading.Lock()
 at_once = threading.BoundedSemaphore(CORES)
 """As many programs at once as there are cores, so that a time limit is not spent waiting for a core."""
 
@@ -201,7 +201,6 @@ def unavailable(tier: str) -> str:
 
 
 _tier = AUTO
-_current: list[Sandbox] = []
 
 
 def check(tier: str) -> None:
@@ -214,22 +213,20 @@ def use(tier: str | None) -> None:
     """Set the tier of this process, None: auto. MarlError if it is not available."""
     global _tier
     _tier = tier or AUTO
-    _current.clear()
+    current.cache_clear()
     if _tier != AUTO:  # a run without code of models starts nothing
         current()
 
 
+@functools.cache
 def current() -> Sandbox:
     """The sandbox of this process: that of `use`, or the strongest that the machine gives."""
-    with _lock:
-        if not _current:
-            _current.append(Sandbox(_tier))
-        return _current[0]
+    return Sandbox(_tier)
 
 
 def used() -> str | None:
     """The tier in which this process runs programs; None if it has run none with `current`."""
-    return _current[0].tier if _current else None
+    return current().tier if current.cache_info().currsize else None
 
 
 def program_in(text: str) -> str:

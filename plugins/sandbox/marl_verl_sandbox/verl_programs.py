@@ -7,6 +7,7 @@ output, and counts the first ten tests. 10 s a test, as in verl.
 Uses verl internals: `sandbox_fusion.compute_score`, and what it calls in `sandbox_fusion.utils`.
 """
 
+import contextlib
 import json
 import types
 from collections.abc import Callable, Mapping
@@ -20,16 +21,12 @@ FORM = "'reward_model.ground_truth' must have lists 'inputs' and 'outputs' of th
 
 def wrong_truth(truth: Any) -> str | None:
     """Why a row's ground truth has no tests that can be run here; None if it has."""
-    try:
+    tests = truth
+    with contextlib.suppress(ValueError, RecursionError):
         tests = json.loads(truth) if isinstance(truth, str) else truth
-    except (ValueError, RecursionError) as error:
-        return f"{FORM}, but is not JSON: {error}"
     tests = tests if isinstance(tests, Mapping) else {}
     if tests.get("assert_case"):
-        return (
-            "'reward_model.ground_truth' has 'assert_case', which verl appends to the program: one that ends early "
-            "would pass. Use rows with 'inputs' and 'outputs'."
-        )
+        return f"{FORM}, not 'assert_case', which verl appends to the program: one that ends early would pass"
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     right = isinstance(inputs, list) and isinstance(outputs, list) and 0 < len(inputs) == len(outputs)
     return None if right else f"{FORM}, got {shown(truth)}"

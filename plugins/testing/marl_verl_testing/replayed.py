@@ -79,8 +79,7 @@ class _Tree:
         parents = {row.parent for row in rows}
         must(len(parents) == 1, f"the rows of node {name} have several parents: {parents}")
         above = self.nodes.get((session, rows[0].parent))
-        if above is None:
-            raise AssertionError(f"{named(rows[0])} has parent {rows[0].parent}, which is not an earlier node")
+        assert above is not None, f"{named(rows[0])} has parent {rows[0].parent}, which is not an earlier node"
         journal = above.run.journal
         for row in rows:
             act = self._pending(row, above) if self.sampler.branches else row.act
@@ -99,9 +98,8 @@ class _Tree:
     def _pending(self, row: Turn, above: _Node) -> Act:
         """The act of a row, among those that wait at the parent of its node."""
         act = above.acts.get(row.key)
-        if act is None:
-            blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
-            raise AssertionError(f"{named(row)} is not an act of its parent, node {row.parent}, at {blocked}")
+        blocked = ", ".join(map(str, above.acts.values())) or "no act: its workflow has ended"
+        assert act is not None, f"{named(row)} is not an act of its parent, node {row.parent}, at {blocked}"
         if act.seen != row.act.seen:
             how = changed(row.act, act)
             raise AssertionError(f"{named(row)} has another observation than its parent's state: {how}")

@@ -1,4 +1,4 @@
-"""`marl-verl doctor [--quick] [--fix]`: check whether runs can work on this machine, and suggest fixes."""
+"""`marl-verl doctor [--fix]`: check whether runs can work on this machine, and suggest fixes."""
 
 import argparse
 import sys
@@ -12,7 +12,6 @@ from marl_verl_diagnose.doctor.packages import remove, unusable
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check packages, GPUs, memory and disk. Exit code 1 if a run cannot work."
-    parser.add_argument("--quick", action="store_true", help="skip loading torch, vLLM and verl, which takes seconds")
     fix = "first uninstall packages that do not load on a CPU (CUDA builds of torchvision and the like)"
     parser.add_argument("--fix", action="store_true", help=fix)
 
@@ -23,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
         remove(names)
         print(f"uninstalled, unusable on this machine: {', '.join(names) or 'nothing'}", file=sys.stderr)
     results = []
-    for result in findings(options.quick):
+    for result in findings():
         results.append(result)
         show(text(result))
     errors, warnings = (sum(result.state == state for result in results) for state in ("error", "warning"))
@@ -33,15 +32,14 @@ def run(options: argparse.Namespace) -> int:
     return int(errors > 0)
 
 
-def findings(quick: bool = False) -> Iterator[Finding]:
+def findings() -> Iterator[Finding]:
     """Yield each finding when its check ends."""
     # imported here to keep `marl-verl doctor --help` fast
     from marl_verl_diagnose.doctor import machine, packages
 
     yield from packages.check()
     yield from machine.check()
-    if not quick:
-        yield from packages.libraries()
+    yield from packages.libraries()
 
 
 def text(finding: Finding) -> str:

@@ -69,11 +69,7 @@ class Median(Baseline):
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         """Return one baseline per value [n]; `group` [n] are ids without gaps."""
-        ordered = value[np.lexsort((value, group))]
-        count = np.bincount(group)
-        first = np.cumsum(count) - count
-        median: FloatArray = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) / 2
-        return median[group]
+        return np.array([np.median(value[group == number]) for number in range(group.max() + 1)])[group]
 
 
 ALGORITHM = Algorithm(
