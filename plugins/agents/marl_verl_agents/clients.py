@@ -102,18 +102,13 @@ class TeamTransport(contextlib.nullcontext[None]):
             team[agent]  # raises for an unknown agent
         self._team, self._agent, self._slot, self._ignored = team, agent, slot, ignored
         self._run, self._loop = team.effects, team.loop
+        _uncopied(self)
 
     async def aclose(self) -> None:
         """Nothing is open."""
 
     def close(self) -> None:
         """Nothing is open."""
-
-    def __deepcopy__(self, memo: Any) -> "TeamTransport":
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reduced(self)
 
     def _lane(self) -> str | None:
         return parallel_slot() if self._slot is None else self._slot

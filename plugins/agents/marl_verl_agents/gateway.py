@@ -119,7 +119,6 @@ async def process(
     input: str = "",
     folder: str | os.PathLike[str] | None = None,
     seconds: float | None = None,
-    check: bool = True,
 ) -> Completed:
     """Run a command to its end. It and its children are killed if the episode ends first.
 
@@ -128,11 +127,10 @@ async def process(
         input: its standard input.
         folder: its working directory.
         seconds: time limit.
-        check: raise ProcessFailed for an exit code other than 0.
 
     Raises:
         TimeoutError: it took longer than `seconds`.
-        ProcessFailed: see `check`.
+        ProcessFailed: it ended with another exit code than 0.
         OSError: it cannot be started.
     """
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
@@ -151,7 +149,7 @@ async def process(
         await started.wait()
     output, error = (stream[-OUTPUT:].decode(errors="replace") for stream in printed)
     completed = Completed(started.returncode or 0, output, error)
-    if check and completed.code:
+    if completed.code:
         raise ProcessFailed(os.fspath(command[0]), completed)
     return completed
 

@@ -184,32 +184,26 @@ def workflows(
     draw: st.DrawFn,
     sequential: bool = False,
     failing: bool = False,
-    proposing: bool = False,
     acts: int = 6,
-    agents: Sequence[str] = AGENTS,
 ) -> Programmed:
     """Workflows of 1 to `acts` acts, most of 2 to 6, by up to three agents.
 
     Args:
         sequential: no joint moves and no lanes.
         failing: some raise after some actions.
-        proposing: all propose an answer after every step.
     """
-    solo = st.builds(Solo, st.sampled_from(agents))
-    call = st.builds(Call, st.sampled_from([None, *agents]))
+    agents = st.sampled_from(AGENTS)
+    solo, call = st.builds(Solo, agents), st.builds(Call, st.none() | agents)
     some = st.lists(solo | call, max_size=2).map(tuple)
     branch = st.builds(Branch, some, some)
     mark = st.sampled_from([Mark(kind) for kind in ("propose", "draw", "invalid", *(["fail"] if failing else []))])
-    who = st.lists(st.sampled_from(agents), min_size=1, max_size=len(agents), unique=True).map(tuple)
+    who = st.lists(agents, min_size=1, max_size=len(AGENTS), unique=True).map(tuple)
     lengths = st.sampled_from([(1, 1), (1, 2), (2, 1), (1, 1, 1)])
     kinds: list[st.SearchStrategy[Any]] = [solo, solo, call, branch, mark]
     if not sequential:
-        kinds += [st.builds(Joint, who, st.booleans()), st.builds(Lanes, st.sampled_from(agents), lengths)]
+        kinds += [st.builds(Joint, who, st.booleans()), st.builds(Lanes, agents, lengths)]
     steps: list[Step] = [draw(solo)]
     for step in draw(st.lists(st.one_of(kinds), min_size=1, max_size=6)):
         if acts_of([*steps, step]) <= acts:
             steps.append(step)
-    order = [*steps[1:], steps[0]] if draw(st.booleans()) else steps
-    if proposing:
-        order = [marked for step in order for marked in (step, Mark("propose"))]
-    return Programmed(tuple(order))
+    return Programmed((*steps[1:], steps[0]) if draw(st.booleans()) else tuple(steps))
