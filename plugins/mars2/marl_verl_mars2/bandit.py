@@ -42,7 +42,7 @@ is no reason to try it again, only the uncertainty of its mean. The priors are t
 
 import math
 import sys
-from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -120,9 +120,12 @@ class Node:
         score: the score that the search uses.
         posterior: of the scores of the node and of all nodes below.
         generate: of the scores of the children that each agent made here.
+        continuation: of the scores of all nodes below the children, those of an agent (`stack`) or "" (`bandit`).
+        of_agent: of both, for an agent.
     """
 
     agents: Sequence[str]
+    strategy: Strategy
     prior: Prior
     decay: float
     state: State
@@ -132,13 +135,25 @@ class Node:
     score: float = 0.0
 
     def __post_init__(self) -> None:
-        self.children: list[Node] = []
-        self.posterior = PRIORS[self.prior]()
-        self.generate = self._of_agents()
+        new = PRIORS[self.prior]
+        self.children, self.posterior = list[Node](), new()
+        self.continuation = defaultdict[str, Posterior](new)
+        self.generate: dict[str, Posterior] = {agent: new() for agent in self.agents}
+        self.of_agent: dict[str, Posterior] = {agent: new() for agent in self.agents}
 
-    @abstractmethod
     def choose(self, rng: Random) -> "str | Node":
         """Draw the agent that generates here, or the child to continue in."""
+        stack, weight = self.strategy == "stack", self.decay ** len(self.children)
+        agent = thompson(rng, self.of_agent.items()) if stack else ""
+        # those at which, or below which, a node can be generated
+        children = [child for child in self.children if child.agents and agent in ("", child.agent)]
+        wider = {agent: self.generate[agent]} if stack else self.generate
+        deeper = {None: self.continuation[agent]} if children else {}
+        if stack and not children:
+            return agent
+        weights: dict[str | None, float] = dict.fromkeys(wider, weight)
+        chosen = thompson(rng, [*wider.items(), *deeper.items()], weights)
+        return thompson(rng, ((child, child.posterior) for child in children)) if chosen is None else chosen
 
     def add(self, child: "Node") -> None:
         """Record a new child, and its score."""
@@ -148,72 +163,11 @@ class Node:
 
     def tried(self, agent: str, score: float) -> None:
         """Record the score of an agent's attempt to make a child here, successful or not, on every edge above too."""
-        self.made(agent, score)
+        self.generate[agent].observe(score)
+        self.of_agent[agent].observe(score)
         node = self
         while node.parent is not None:
             node.posterior.observe(score)
-            node.parent.below(node.agent, score)
+            node.parent.continuation[node.agent if self.strategy == "stack" else ""].observe(score)
+            node.parent.of_agent[node.agent].observe(score)
             node = node.parent
-
-    def made(self, agent: str, score: float) -> None:
-        self.generate[agent].observe(score)
-
-    @abstractmethod
-    def below(self, agent: str, score: float) -> None:
-        """Record a new score below a child of an agent."""
-
-    @property
-    def weight(self) -> float:
-        return self.decay ** len(self.children)
-
-    def _of_agents(self) -> dict[str, Posterior]:
-        return {agent: PRIORS[self.prior]() for agent in self.agents}
-
-    def _open(self, agent: str | None = None) -> "list[tuple[Node, Posterior]]":
-        """The children to continue in, all or one agent's: those at which, or below which, a node can be generated."""
-        return [(child, child.posterior) for child in self.children if child.agents and agent in (None, child.agent)]
-
-
-class Bandit(Node):
-    """Strategy "bandit": one draw among agents and continue."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.continuation = PRIORS[self.prior]()
-
-    def choose(self, rng: Random) -> str | Node:
-        children = self._open()
-        deeper = [(None, self.continuation)] if children else []
-        weights: dict[str | None, float] = dict.fromkeys(self.generate, self.weight)
-        agent = thompson(rng, [*self.generate.items(), *deeper], weights)
-        return thompson(rng, children) if agent is None else agent
-
-    def below(self, agent: str, score: float) -> None:
-        self.continuation.observe(score)
-
-
-class Stack(Node):
-    """Strategy "stack": draw the agent, then generate or continue."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.of_agent, self.continuation = self._of_agents(), self._of_agents()
-
-    def choose(self, rng: Random) -> str | Node:
-        agent = thompson(rng, self.of_agent.items())
-        children = self._open(agent)
-        if not children:
-            return agent
-        wider = thompson(rng, [(True, self.generate[agent]), (False, self.continuation[agent])], {True: self.weight})
-        return agent if wider else thompson(rng, children)
-
-    def made(self, agent: str, score: float) -> None:
-        super().made(agent, score)
-        self.of_agent[agent].observe(score)
-
-    def below(self, agent: str, score: float) -> None:
-        self.continuation[agent].observe(score)
-        self.of_agent[agent].observe(score)
-
-
-STRATEGIES: dict[Strategy, type[Node]] = {"bandit": Bandit, "stack": Stack}

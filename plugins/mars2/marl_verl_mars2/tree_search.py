@@ -47,7 +47,7 @@ from marl_verl.algo.sampling import (
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Count
-from marl_verl_mars2.bandit import STRATEGIES, Node, Prior, Strategy
+from marl_verl_mars2.bandit import Node, Prior, Strategy
 
 
 class TreeSearch(Sampler):
@@ -138,7 +138,7 @@ class TreeSearch(Sampler):
         """A new node, at which the agents generate that may take the state's next act (none without an act)."""
         called = [act.agent for act in state.acts[:1]]
         agents = self.arms if called and called[0] in self.arms else called
-        return STRATEGIES[self.strategy](agents, self.prior, self.decay, state, *edge)
+        return Node(agents, self.strategy, self.prior, self.decay, state, *edge)
 
 
 def descend(top: Node, rng: Random) -> tuple[Node, str]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from marl_verl_mars2.bandit import PRIORS, STRATEGIES, Beta, Node, Normal, Posterior, Prior, Stack, thompson
+from marl_verl_mars2.bandit import PRIORS, Beta, Node, Normal, Posterior, Prior, Strategy, thompson
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
@@ -95,18 +95,18 @@ def test_thompson_takes_each_arm_as_often_as_it_is_the_best(prior: Prior) -> Non
     assert Counter(thompson(rng, better) for _ in range(1000))["b"] > 950
 
 
-def node(strategy: str, prior: Prior, agents: str = "ab", decay: float = 1.0) -> Node:
-    return STRATEGIES[strategy](agents, prior, decay, cast(Any, None))
+def node(strategy: Strategy, prior: Prior, agents: str = "ab", decay: float = 1.0) -> Node:
+    return Node(agents, strategy, prior, decay, cast(Any, None))
 
 
 def add(parent: Node, agent: str, score: float, agents: str = "ab") -> Node:
     """A child at which `agents` can generate."""
-    child = type(parent)(agents, parent.prior, 1.0, parent.state, parent, agent, None, score)
+    child = Node(agents, parent.strategy, parent.prior, 1.0, parent.state, parent, agent, None, score)
     parent.add(child)
     return child
 
 
-def grown(strategy: str, prior: Prior) -> Node:
+def grown(strategy: Strategy, prior: Prior) -> Node:
     """Children 0 (of a, 0.2), 1 (of b, 0.7), 2 (of a, 0.4), and scores below: 0.6 and 0.1 in 0, 0.9 in 1."""
     top = node(strategy, prior)
     first, second, _ = add(top, "a", 0.2), add(top, "b", 0.7), add(top, "a", 0.4, agents="")
@@ -117,7 +117,7 @@ def grown(strategy: str, prior: Prior) -> Node:
 
 @BOTH_PRIORS
 @BOTH_STRATEGIES
-def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: str, prior: Prior) -> None:
+def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: Strategy, prior: Prior) -> None:
     rng, top = Random(5), grown(strategy, prior)
     assert {top.choose(rng) for _ in range(2000)} == {"a", "b", *top.children[:2]}
     closed = node(strategy, prior, "a")
@@ -125,11 +125,11 @@ def test_children_in_which_nothing_can_be_generated_are_never_drawn(strategy: st
     assert {closed.choose(rng) for _ in range(200)} == {"a"}
 
 
-def fixed(value: Any) -> Any:
-    return {agent: Fixed(m) for agent, m in value.items()} if isinstance(value, dict) else Fixed(value)
+def fixed(values: dict[str, float]) -> Any:
+    return {agent: Fixed(m) for agent, m in values.items()}
 
 
-def fix(top: Any, generate: dict[str, float], children: list[float], continuation: float | dict[str, float]) -> None:
+def fix(top: Any, generate: dict[str, float], children: list[float], continuation: dict[str, float]) -> None:
     """Make every draw certain."""
     top.generate, top.continuation = fixed(generate), fixed(continuation)
     for child, value in zip(top.children, children, strict=True):
@@ -138,15 +138,14 @@ def fix(top: Any, generate: dict[str, float], children: list[float], continuatio
 
 def test_bandit_decides_agent_and_depth_in_one_draw_and_then_among_all_children() -> None:
     rng, top = Random(0), grown("bandit", "normal")
-    fix(top, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], 0.4)
+    fix(top, {"a": 0.3, "b": 0.5}, [0.9, 0.1, 5.0], {"": 0.4})
     assert top.choose(rng) == "b"
-    fix(top, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], 0.6)
+    fix(top, {"a": 0.3, "b": 0.5}, [0.1, 0.9, 5.0], {"": 0.6})
     assert top.choose(rng) is top.children[1]  # the best child, 2, is closed
 
 
 def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> None:
     rng, top = Random(0), grown("stack", "normal")
-    assert isinstance(top, Stack)
     top.of_agent = fixed({"a": 1.0, "b": 0.0})
     fix(top, {"a": 0.3, "b": 9.0}, [0.1, 0.9, 5.0], {"a": 0.2, "b": 9.0})
     assert top.choose(rng) == "a"
@@ -155,7 +154,7 @@ def test_stack_draws_the_agent_first_and_then_within_what_that_agent_made() -> N
 
 
 @BOTH_STRATEGIES
-def test_decay_turns_a_wide_node_deeper(strategy: str) -> None:
+def test_decay_turns_a_wide_node_deeper(strategy: Strategy) -> None:
     def wider(decay: float, children: int) -> int:
         top = node(strategy, "normal", "a", decay)
         for _ in range(children):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_mars2 import tree_search
-from marl_verl_mars2.bandit import Bandit, Node, Posterior, Prior, Stack, Strategy
+from marl_verl_mars2.bandit import Node, Posterior, Prior, Strategy
 from marl_verl_mars2.tree_search import TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, own_words, talkers, workflows
@@ -134,9 +134,9 @@ def test_scores_go_along_edges_as_by_hand(monkeypatch: pytest.MonkeyPatch, strat
         (below0.children[0].posterior, [0.75, 1.0, missed]),
         (below2.generate["b"], [missed]),
     ]
-    if isinstance(top, Bandit) and isinstance(below0, Bandit):
-        saw += [(top.continuation, [0.75, 1.0, missed, 0.0]), (below0.continuation, [1.0, missed])]
-    if isinstance(top, Stack) and isinstance(below0, Stack):
+    if strategy == "bandit":
+        saw += [(top.continuation[""], [0.75, 1.0, missed, 0.0]), (below0.continuation[""], [1.0, missed])]
+    else:
         saw += [(top.continuation["a"], [0.75, 1.0, missed]), (top.continuation["b"], [0.0])]
         saw += [(top.of_agent["a"], [0.5, 0.75, 1.0, missed, 0.375]), (top.of_agent["b"], [-0.25, 0.0])]
         saw += [(below0.continuation["b"], [1.0, missed]), (below0.of_agent["b"], [0.75, 1.0, missed])]
@@ -158,11 +158,11 @@ def assert_follows(node: Node) -> None:
     for agent, children in by.items():
         own, below = [child.score for child in children], [s for child in children for s in scores_below(child)]
         assert_saw(node.generate[agent], own)
-        if isinstance(node, Stack):
+        if node.strategy == "stack":
             assert_saw(node.continuation[agent], below)
             assert_saw(node.of_agent[agent], own + below)
-    if isinstance(node, Bandit):
-        assert_saw(node.continuation, [score for child in node.children for score in scores_below(child)])
+    if node.strategy == "bandit":
+        assert_saw(node.continuation[""], [score for child in node.children for score in scores_below(child)])
 
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
