@@ -116,7 +116,6 @@ class Always(TaskSet):
 def play(policy: PolicyClient, workflow: Workflow, agent: AgentConfig, held_out: dict[str, Any] | None = None) -> Any:
     """The turns of one episode."""
     parts = WorkerContext(TaskContext(workflow, Always(), {agent.name: agent}), {"p": policy}, seed=0)
-    context = PolicySamplingContext(parts, Task("t", "2", {}), "u", 1, held_out)
-    sample = asyncio.run(Independent(1).sample(context))
+    sample = asyncio.run(Independent(1).sample(PolicySamplingContext(parts, Task("t", "2", {}), "u", 1, held_out)))
     assert not sample.failures, sample.failures
     return sample.turns

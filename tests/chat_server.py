@@ -25,10 +25,7 @@ def completion(text: str | None, tokens: int | None = 3, reason: str = "stop") -
     """A chat completion."""
     message = {"role": "assistant", "content": text}
     body: dict[str, Any] = {
-        "id": "chatcmpl-1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
+        **{"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"},
         "choices": [{"index": 0, "message": message, "finish_reason": reason}],
     }
     if tokens is not None:

@@ -66,8 +66,7 @@ class TwoDigits(TaskSet):
         """The parity of their sum tells the splits apart."""
         rng = random.Random(f"{split}{seed}")
         pairs = [(a, b) for a in DIGITS for b in DIGITS if (int(a) + int(b)) % 2 == (split == "test")]
-        chosen = rng.sample(pairs, count)
-        return [Task(f"two {a} {b}", f"digits {a} {b}", {"digits": [a, b]}) for a, b in chosen]
+        return [Task(f"two {a} {b}", f"digits {a} {b}", {"digits": [a, b]}) for a, b in rng.sample(pairs, count)]
 
     def score(self, task: Task, answer: Any) -> float:
         """The share of answers that are right."""
@@ -102,8 +101,7 @@ class Chain(Workflow):
         texts = [both["left"].text, both["right"].text]
         for agent in AGENTS[2:]:
             for _ in range(times[agent]):
-                action = await team[agent].act(f"{shown} heard {texts[-1]}")
-                texts.append(action.text)
+                texts.append((await team[agent].act(f"{shown} heard {texts[-1]}")).text)
         return texts
 
 

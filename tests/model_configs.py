@@ -7,13 +7,8 @@ def _config(
     kind: str, hidden: int, layers: int, heads: int, keys: int, mlp: int, words: int, **more: Any
 ) -> dict[str, Any]:
     return {
-        "model_type": kind,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys,
-        "intermediate_size": mlp,
-        "vocab_size": words,
+        **{"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads},
+        **{"num_key_value_heads": keys, "intermediate_size": mlp, "vocab_size": words},
         **more,
     }
 

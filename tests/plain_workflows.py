@@ -60,8 +60,7 @@ async def planned_lanes(task: Task, team: Team) -> str:
         return (await team["worker"].act(f"{first.text} {length} {dice}", slot=f"part{number}")).text
 
     parts = await asyncio.gather(*(lane(number) for number in range(3)))
-    both = await team.act({"judge": " ".join(parts), "planner": "wait"})
-    return both["judge"].text
+    return (await team.act({"judge": " ".join(parts), "planner": "wait"}))["judge"].text
 
 
 def drive(run: Run, order: random.Random | None = None, policy: ScriptedPolicy = POLICY) -> Run:

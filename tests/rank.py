@@ -79,8 +79,7 @@ def _shared_base(folder: Path, now: Sequence[torch.Tensor]) -> tuple[dict[str, A
 def _critic(folder: Path, ranks: int) -> tuple[dict[str, Any], dict[str, float]]:
     recipe = folder / f"critic_{ranks}_{torch.distributed.get_rank()}.yaml"
     recipe.write_text(test_critic_worker.RECIPE)
-    composed = compose(recipe, [], hardware="cpu")
-    critic = test_critic_worker.RealCritic.of(composed, folder / "model", ranks=ranks)
+    critic = test_critic_worker.RealCritic.of(compose(recipe, [], hardware="cpu"), folder / "model", ranks=ranks)
     before, observations = critic.weights(), test_critic_worker.OBSERVATIONS
     values = critic.values(observations)
     metrics = critic.update(observations, test_critic_worker.TARGETS, np.roll(values, 1))

@@ -31,12 +31,9 @@ def run_folder(folder: Path, steps: int = 3, tasks: int = 2, agents: tuple[str, 
     folder.mkdir(parents=True)
     team, run = team_of(agents), RunDir(folder)
     marl = {
-        "run": {"seed": 3, "recipe": "my team.yaml"},
-        "agents": {name: {"policy": name} for name in agents},
-        "policies": {name: {"frozen": False} for name in agents},
-        "task": {"name": "inventory", "test_size": 40},
-        "workflow": {"name": "inventory"},
-        "algorithm": {"name": "grpo"},
+        **{"run": {"seed": 3, "recipe": "my team.yaml"}, "agents": {name: {"policy": name} for name in agents}},
+        **{"policies": {name: {"frozen": False} for name in agents}, "task": {"name": "inventory", "test_size": 40}},
+        **{"workflow": {"name": "inventory"}, "algorithm": {"name": "grpo"}},
     }
     OmegaConf.save(OmegaConf.create({"marl": marl, "trainer": {"total_training_steps": steps}}), folder / "config.yaml")
     (folder / "plugins.json").write_text(
@@ -46,8 +43,7 @@ def run_folder(folder: Path, steps: int = 3, tasks: int = 2, agents: tuple[str, 
     start["machine"] |= {"system": "Linux", "python": "3.11"}
     (folder / "starts.json").write_text(json.dumps([{**start, "packages": {"verl": "0.9.1"}}]))
     for step in range(steps + 1):
-        validation = {"validation/success": 0.25 + 0.5 * step / steps, "validation/success_sampled": 0.3}
-        run.metrics(step, validation)
+        run.metrics(step, {"validation/success": 0.25 + 0.5 * step / steps, "validation/success_sampled": 0.3})
         if step:
             rewards = {f"agent/{name}/reward": step / steps for name in agents}
             run.metrics(step, {"train/success": step / steps, "train/tokens": 100.0, **rewards, "seconds/step": 2.0})
@@ -92,8 +88,7 @@ def _episode(team: TeamConfig, uid: str, session: int, task: Task, tree: bool) -
     turns, beside = [], []
     for index in range(4):
         agent, slot = list(team.agents)[index % 2], str(index // 2)
-        observation = ({"role": "user", "content": f"observation {index} {PLANTED}"},)
-        act = Act(agent, slot, index // 2, index, observation)
+        act = Act(agent, slot, index // 2, index, ({"role": "user", "content": f"observation {index} {PLANTED}"},))
         action = Action(f"action {index} of {session} {PLANTED}", response_ids=[1] * (index + 1))
         node, parent = (f"{index}-0", f"{index - 1}-0" if index else None) if tree else (None, None)
         place = 2 * index if tree else index

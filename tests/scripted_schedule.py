@@ -122,10 +122,7 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
     return {
         **identity,
         **place,
-        "rewards": {"team": float(session)},
-        "team_reward": None,
-        "version": version,
-        "response_len": 2,
+        **{"rewards": {"team": float(session)}, "team_reward": None, "version": version, "response_len": 2},
         "seq_len": 4,
     }
 

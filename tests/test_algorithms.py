@@ -128,8 +128,7 @@ def test_sums_to_go(rows: Rows, gamma: float) -> None:
 def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
     result = compute(algorithm("grpo", baseline=baseline, norm_by_std=std, eps=0.5, singleton="zero"), rows)
     for i in range(len(rows)):
-        members = result.members(i)
-        mine, others = result.ret[i], result.ret[[j for j in members if j != i]]
+        mine, others = result.ret[i], result.ret[[j for j in result.members(i) if j != i]]
         if not len(others):
             assert result.advantage[i] == (mine if baseline == "none" and not std else 0.0)
             continue

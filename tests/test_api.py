@@ -126,8 +126,7 @@ def test_a_run_that_fails_raises_with_its_reason(
 ) -> None:
     Path("train.log").write_text("Traceback of the trainer\n")
     for mistake, code in ((True, 2), (False, 1)):
-        failure = RunError("the trainer was killed", Path("train.log"), mistake)
-        monkeypatch.setattr(trained, "failure", failure)
+        monkeypatch.setattr(trained, "failure", RunError("the trainer was killed", Path("train.log"), mistake))
         assert main(["train", str(RECIPE), *["--debug"] * mistake]) == code
         error = capsys.readouterr().err
         assert error == "marl-verl: the trainer was killed (log: train.log)\n" or mistake
@@ -178,10 +177,8 @@ def test_a_stored_run(run: Path) -> None:
     found = load_run(run)
     assert found.metrics == [{"step": 0, "validation/success": 0.25}]  # not the line that is being written
     assert found.summary is None
-    assert found.config.marl.run.seed == 3
-    assert found.checkpoints == {20: run / "checkpoints" / "step_20"}
-    assert list(found.rows) == [12]
-    assert explain(found.rows[12]) == explain(run)
+    assert (found.config.marl.run.seed, found.checkpoints) == (3, {20: run / "checkpoints" / "step_20"})
+    assert (list(found.rows), explain(found.rows[12])) == ([12], explain(run))
     assert (list(found.episodes), list(found.validations)) == ([], [])
     assert (str(found.folder), repr(found)) == (str(run), f"Run({str(run)!r})")
     assert Path(found) == run

@@ -36,8 +36,7 @@ RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
 
 @pytest.mark.parametrize("template", [LIKE_GEMMA, OMITS_SYSTEM])
 def test_instructions_are_folded_where_a_template_has_no_system_role(template: str) -> None:
-    rendered = chat(template).render(SPOKEN)
-    assert rendered == "[user] brief\n\n2 [assistant] 4 [user] and 4 [assistant] "
+    assert chat(template).render(SPOKEN) == "[user] brief\n\n2 [assistant] 4 [user] and 4 [assistant] "
     assert chat(template).render(messages("system: a", "system: b", "assistant: c")).startswith("[user] a\n\nb [assis")
     ids = chat(template).encode(messages("system: brief", "user: 2"))
     assert make_tokenizer(WORDS).decode(ids).endswith("brief 2 <|unk|>")

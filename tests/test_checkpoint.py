@@ -90,8 +90,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     later = Run(tmp_path)
     assert later.load() == 7
     assert [random.random(), float(np.random.random()), float(torch.rand(()))] == expected
-    assert later.contents == {"mine 7"}
-    assert later.data.now == {"at": 7}
+    assert (later.contents, later.data.now) == ({"mine 7"}, {"at": 7})
     assert later.schedule.now == {"rows": [7]}
     team = folders.read(folder)
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

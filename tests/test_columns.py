@@ -88,8 +88,7 @@ def test_columns_go_from_turns_to_the_table_and_back(known: Any) -> None:
     table = RowTable.from_rows(json.loads(json.dumps(rows(sample))))
     assert table.column("nll").tolist() == [0.375, 0.75]
     assert [values.tolist() for values in table.token_column("token-nll")] == [[0.5, 0.25], [1.0, 1.0, 0.25]]
-    again = RowTable.from_rows(table.to_rows())
-    assert again.to_rows() == table.to_rows()
+    assert RowTable.from_rows(table.to_rows()).to_rows() == table.to_rows()
     assert table.take(np.array([1])).column("nll").tolist() == [0.75]
     with pytest.raises(MarlError, match="unknown column 'nl': did you mean 'nll'"):
         table.column("nl")

@@ -107,8 +107,7 @@ def test_each_sampler_has_its_own_options(recipe: Path, overrides: list[str], tr
 
 def test_a_gpu_config_has_what_verl_needs_to_start() -> None:
     """Without these, verl's workers stop at an assertion, or ask for a package that is not installed."""
-    recipe = Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml"
-    config = compose(recipe, [], hardware="gpu")
+    config = compose(Path(__file__).parents[1] / "recipes" / "quickstart" / "inventory.yaml", [], hardware="gpu")
     whole = resolve(config, team_of(config))
     for policy in (each.actor_rollout_ref for each in whole.policies.values()):
         assert policy.actor.use_dynamic_bsz

@@ -163,8 +163,7 @@ def test_other_texts_keep_their_tokens() -> None:
                 {"role": "assistant", "content": f"{text} is"},
                 {"role": "user", "content": "so"},
             ]
-            prompt = spoken.render(said)
-            assert spoken.encode(said, None) == spoken.tokenizer.encode(prompt, add_special_tokens=False)
+            assert spoken.encode(said, None) == spoken.tokenizer.encode(spoken.render(said), add_special_tokens=False)
 
 
 def test_a_token_that_a_tokenizer_finds_in_other_letters() -> None:
@@ -186,8 +185,7 @@ def test_sampled_tokens_stay_the_sampled_ones() -> None:
     said = [asked, {"role": "assistant", "content": text}, last]
     ids = spoken.encode(said, None, begun, len(typed) + 1)
     assert ids[: len(begun)] == begun
-    harmless = [asked, {"role": "assistant", "content": "so"}, last]
-    assert real(spoken, ids) == real(spoken, spoken.encode(harmless, None))
+    assert real(spoken, ids) == real(spoken, spoken.encode([asked, {"role": "assistant", "content": "so"}, last], None))
     # another conversation with the same text
     turns = [asked, {"role": "assistant", "content": "so"}, last, last]
     assert spoken.render(turns).startswith(words.decode(begun))

@@ -123,8 +123,7 @@ def test_a_cost_counts_once_in_a_return(returns: str, wanted: list[float]) -> No
     """Two acts of a, one of b: on every row of its agent, or on its last one where returns sum turns."""
     costs = algorithm("grpo", rewards={"name": "weights", "weights": {"acts": 1.0}}, returns=returns, baseline="none")
     rows = [row("q", 0, i, i // 2, agent, acts=acts) for i, (agent, acts) in enumerate(zip("aba", wanted, strict=True))]
-    table = RowTable.from_rows([{**r, "team_reward": 0.0} for r in rows])
-    assert costs.compute(table).ret.tolist() == wanted
+    assert costs.compute(RowTable.from_rows([{**r, "team_reward": 0.0} for r in rows])).ret.tolist() == wanted
 
 
 def test_costs_are_the_same_from_every_prefix_and_in_any_order_of_arrival() -> None:

@@ -33,8 +33,7 @@ class Talk(Workflow):
         first = await team["b"].act("one")
         both = await team.act({"a": "two " + first.text, "b": "three"})
         seen = [{"role": "user", "content": "four"}, {"role": "assistant", "content": both["a"].text}]
-        last = await team["a"].act(seen)
-        return str(last.text)
+        return str((await team["a"].act(seen)).text)
 
 
 def episodes() -> Any:
@@ -135,8 +134,7 @@ def batch(store: MemoryStore) -> Rows:
     for index, key in enumerate(keys):
         if policies[index] != "frozen":
             store.put([key], {"prompts": [torch.tensor([index, 1])], "critic_ids": [torch.tensor([index, 1, 1])]})
-    tags = [{"policy": name, "critic_cut": index == 2} for index, name in enumerate(policies)]
-    return Rows(keys, tags)
+    return Rows(keys, [{"policy": name, "critic_cut": index == 2} for index, name in enumerate(policies)])
 
 
 def critics_of(store: MemoryStore, **scopes: str) -> Any:

@@ -24,8 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def run(work: str, folder: Path, progress: Any = False) -> None:
-    log = folder / "train.log"
-    run_here(f"tests.embedded_work:{work}", folder, log, False, Display.of(progress))
+    run_here(f"tests.embedded_work:{work}", folder, folder / "train.log", False, Display.of(progress))
 
 
 def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,8 +38,7 @@ def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixt
         run("steps", tmp_path, events.append)
     handlers.pop().emit(logging.makeLogRecord({"msg": "after the runs"}))
     output = capsys.readouterr()
-    assert output.out == 2 * "printed in step 1\nprinted in step 2\n"
-    assert output.err == "after the runs\n"
+    assert (output.out, output.err) == (2 * "printed in step 1\nprinted in step 2\n", "after the runs\n")
     log = (tmp_path / "train.log").read_text()
     assert (log.count("to standard error\n"), log.count("logged in step 2\n")) == (4, 2)
     assert log.count("logged by a new module in step 2\n") == 2
@@ -217,8 +215,7 @@ def test_a_run_stops_in_all_code_of_a_user_and_goes_on(tmp_path: Path) -> None:
     terminal.expect("OPENED [] [] False False")  # nothing listens, only scores have a process, no Ray, no vLLM
     terminal.expect("next, try: ")
     assert terminal.end() == 0
-    summary = json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())
-    assert summary["steps"] == 1
+    assert json.loads((tmp_path / "runs" / "inventory-1" / "summary.json").read_text())["steps"] == 1
     metrics = [json.loads(line) for line in (tmp_path / "runs" / "inventory-1" / "metrics.jsonl").open()]
     assert [line["train/failed_episodes"] for line in metrics if "train/failed_episodes" in line] == [0.0]
 

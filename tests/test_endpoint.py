@@ -104,12 +104,8 @@ def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
         first, second = running.asked
     system = {"role": "system", "content": "You judge."}
     assert first == {
-        "model": "m",
-        "messages": [system, {"role": "user", "content": "2 + 2"}],
-        "temperature": 0.25,
-        "top_p": 0.5,
-        "max_tokens": 8,
-        "seed": request_seed(5, 3, "t", 0, "judge", "0", 0),
+        **{"model": "m", "messages": [system, {"role": "user", "content": "2 + 2"}], "temperature": 0.25},
+        **{"top_p": 0.5, "max_tokens": 8, "seed": request_seed(5, 3, "t", 0, "judge", "0", 0)},
     }
     assert second["messages"] == [system, {"role": "user", "content": "4"}]
     assert second["seed"] == request_seed(5, 3, "t", 0, "judge", "1", 0)
@@ -189,8 +185,7 @@ def test_a_secret_in_the_config_is_refused_without_showing_it(url: str, variable
 
 
 def test_the_limit_of_an_act_holds_for_all_tries() -> None:
-    slow = Reply(refused(503, "busy").body, 503, {"retry-after": "8"})
-    with server(every=slow) as running:
+    with server(every=Reply(refused(503, "busy").body, 503, {"retry-after": "8"})) as running:
         (failure,) = sample(running.url, limits=Limits(act_seconds=1.5)).failures
     assert (failure.reason, len(running.asked)) == ("timeout", 1)
     assert "no action within 1.5 s (marl.rollout.act_seconds)" in failure.detail

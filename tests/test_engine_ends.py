@@ -61,8 +61,7 @@ async def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
         done, _ = await asyncio.wait([fast, slow], return_when=asyncio.FIRST_COMPLETED)
         slow.cancel()
         await asyncio.wait([slow])
-        final = await team["planner"].act(done.pop().result().text)
-        return final.text
+        return (await team["planner"].act(done.pop().result().text)).text
 
     run = Run(body(work), TASK, AGENTS)
     (fast,) = await run.next() or ()

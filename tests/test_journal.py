@@ -83,8 +83,7 @@ def test_a_failed_call_raises_the_same_live_and_on_replay(error: Exception, kind
 
     live = asyncio.run(go())
     assert live.answer.startswith(f"said {kind} {message}")
-    stored = decode_journal(json.loads(json.dumps(encode_journal(live.journal))))
-    assert asyncio.run(go(stored)).answer == live.answer
+    assert asyncio.run(go(decode_journal(json.loads(json.dumps(encode_journal(live.journal)))))).answer == live.answer
 
 
 WORDS = st.sampled_from(["", "a", "b" * 700, "c" * 1500, "\ud800", "b" * 700 + "é"])
@@ -97,8 +96,7 @@ def test_observations_are_stored_as_what_they_add(moves: list[tuple[str, list[tu
     records: list[ActRecord] = []
     for number, (agent, new, keep) in enumerate(moves):
         seen = [*seen[:keep], *({"role": role, "content": text} for role, text in new)]
-        made = Act(agent, str(number), number, number, tuple(seen))
-        records.append(ActRecord(made, Action("said")))
+        records.append(ActRecord(Act(agent, str(number), number, number, tuple(seen)), Action("said")))
     journal = Journal(tuple(records))
     assert decode_journal(json.loads(json.dumps(encode_journal(journal)))) == journal
 
@@ -112,8 +110,7 @@ def test_a_stored_conversation_is_linear_in_its_text(as_text: bool) -> None:
         for agent, history in histories.items():
             history.append(f"{agent} says {turn}. " * 5)
             texts = ["".join(history)] if as_text else history
-            seen = tuple({"role": "user", "content": text} for text in texts)
-            made = Act(agent, str(turn), turn, len(records), seen)
+            made = Act(agent, str(turn), turn, len(records), tuple({"role": "user", "content": text} for text in texts))
             records.append(ActRecord(made, Action("said")))
     journal, new = Journal(tuple(records)), sum(len(text) for history in histories.values() for text in history)
     whole = sum(len(message["content"]) for record in records for message in record.act.observation)

@@ -26,8 +26,7 @@ def validation(number: int, success: float) -> Event:
 
 def drawn(view: Display, width: int = 120, encoding: str = "utf-8") -> str:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, force_terminal=True, width=width, color_system=None, _environ={})
-    console.print(view)
+    Console(file=file, force_terminal=True, width=width, color_system=None, _environ={}).print(view)
     file.seek(0)
     return file.read()
 

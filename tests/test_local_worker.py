@@ -76,8 +76,7 @@ def update(actor: Actor, rows: Pairs | Sequence[Row] = PAIRS, updates: int = 2) 
         for number, row in enumerate(rows)
     ]
     _, metrics = actor.update(rows, [torch.zeros(len(row.response)) for row in rows], updates)
-    fields = ("old_log_probs", *["ref_log_prob"] * (KL[0] in actor.overrides))
-    columns = actor.store.get(actor.trained.keys, fields)
+    columns = actor.store.get(actor.trained.keys, ("old_log_probs", *["ref_log_prob"] * (KL[0] in actor.overrides)))
     numbers = {name: value for name, value in metrics.items() if not name.startswith(("perf/", "mfu"))}
     return numbers | {name: values.values() for name, values in columns.items()}
 
@@ -204,8 +203,7 @@ def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: 
     from verl.utils.torch_functional import logprobs_from_logits_v2
 
     monkeypatch.setattr(engine, "CHUNK", 70)
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(9, 33, generator=generator).mul(9).to(dtype)
+    logits = torch.randn(9, 33, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     labels, results = torch.arange(9) * 3, []
     for compute in (logprobs_from_logits_v2, engine.log_probs):
         leaf = logits.clone().requires_grad_()
@@ -296,6 +294,5 @@ def test_checkpoints_continue_on_either_backend(
     assert_equal(state(before), state(after))
     assert_equal(*(update(actor) for actor in (before, after)))
     assert_equal(state(before), state(after))
-    trained = files.assembled(tmp_path)
-    assert all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in trained.values())
+    assert all(type(tensor) in (torch.Tensor, torch.nn.Parameter) for tensor in files.assembled(tmp_path).values())
     assert (files.Source("", 0, tmp_path, {}).lora is not None) == bool(overrides)

@@ -46,8 +46,7 @@ core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
 
 
 def plain(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, config, rollout_is_weights):  # type: ignore[no-untyped-def]  # fmt: skip
-    weights = 1.0 if rollout_is_weights is None else rollout_is_weights
-    losses = -(log_prob - old_log_prob).exp() * advantages * weights
+    losses = -(log_prob - old_log_prob).exp() * advantages * (1.0 if rollout_is_weights is None else rollout_is_weights)
     return core_algos.agg_loss(losses, response_mask, loss_agg_mode, **config.global_batch_info), {}
 
 

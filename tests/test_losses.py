@@ -57,8 +57,7 @@ def log_probs(model: Any, rows: Sequence[Row], temperature: float = TEMPERATURE)
     """log pi of each row's response tokens, one row at a time, without padding."""
     found = []
     for row in rows:
-        tokens = torch.tensor([[*row.prompt, *row.response]])
-        logits = model(tokens).logits[0, len(row.prompt) - 1 : -1] / temperature
+        logits = model(torch.tensor([[*row.prompt, *row.response]])).logits[0, len(row.prompt) - 1 : -1] / temperature
         found.append(logits.log_softmax(-1).gather(-1, torch.tensor(row.response)[:, None])[:, 0])
     return found
 
@@ -107,12 +106,8 @@ def hand_imitation(now: Tensors, old: Tensors, rows: Sequence[Row], weights: Ten
 
 
 HANDS: dict[str, tuple[Hand, int]] = {
-    "ppo-clip": (hand_ppo_clip, 0),
-    "ppo-clip-tis": (hand_ppo_clip, 1),
-    "gspo": (hand_gspo, 0),
-    "gspo-tis": (hand_gspo, 1),
-    "reinforce": (hand_reinforce, 0),
-    "imitation": (hand_imitation, 0),
+    **{"ppo-clip": (hand_ppo_clip, 0), "ppo-clip-tis": (hand_ppo_clip, 1), "gspo": (hand_gspo, 0)},
+    **{"gspo-tis": (hand_gspo, 1), "reinforce": (hand_reinforce, 0), "imitation": (hand_imitation, 0)},
 }
 
 

@@ -129,8 +129,7 @@ def test_structured_outputs_are_a_schema_without_free_white_space() -> None:
     assert not accepts(anything, "[1]")
     forced = structured_outputs({"tools": [ADD], "tool_choice": "required"}).grammar
     assert accepts(forced, json.dumps([{"name": "add", "parameters": {"a": 2}}]))
-    asked = {"tools": [ADD], "tool_choice": "required", "response_format": wanted}
-    assert structured_outputs(asked).grammar == forced
+    assert structured_outputs({"tools": [ADD], "tool_choice": "required", "response_format": wanted}).grammar == forced
     named = {"type": "function", "function": {"name": "add"}}
     assert accepts(structured_outputs({"tools": [ADD], "tool_choice": named}).grammar, json.dumps({"a": 2}))
     assert structured_outputs({"tools": [ADD]}) is None
@@ -163,8 +162,7 @@ def test_the_sampled_tokens_are_trained_and_the_call_is_parsed(tmp_path: Path) -
 
 
 def sampling_context(policy: Any, held_out: Any = None, trained: bool = True, **sampling: Any) -> Any:
-    agents = {"solver": AgentConfig("solver", "p", sampling=Sampling(**sampling))}
-    parts = TaskContext(UsesTool(), TaskSet(), agents)
+    parts = TaskContext(UsesTool(), TaskSet(), {"solver": AgentConfig("solver", "p", sampling=Sampling(**sampling))})
     known = frozenset({"p"} if trained else ())
     return PolicySamplingContext(WorkerContext(parts, {"p": policy}, 0, trained=known), TASK, "u", 1, held_out)
 

@@ -64,8 +64,7 @@ def test_large_models_are_updated_alone(
 
 def test_only_the_adapter_is_saved_and_servers_read_the_base() -> None:
     model = {"lora_rank": 4, "lora_alpha": 8, "lora": {"rank": 0}}
-    checkpoint = {"save_contents": ["model", "optimizer", "extra", "hf_model"]}
-    actor = {"strategy": "fsdp2", "checkpoint": checkpoint}
+    actor = {"strategy": "fsdp2", "checkpoint": {"save_contents": ["model", "optimizer", "extra", "hf_model"]}}
     made = OmegaConf.create({"model": model, "actor": actor, "rollout": {"load_format": "dummy"}})
     use_adapter(made)
     assert made.actor.checkpoint.save_contents == ["model", "optimizer", "extra"]

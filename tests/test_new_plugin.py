@@ -17,8 +17,7 @@ from tests.sites import add_distribution, python_path
 def installed(folder: Path, site: Path) -> dict[str, str]:
     """Variables of a process that has the package in `folder` installed: its metadata are written to `site`."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    points = project["entry-points"]["marl_verl"]
-    add_distribution(site, project["name"], points, "0.1.0", project["dependencies"])
+    add_distribution(site, project["name"], project["entry-points"]["marl_verl"], "0.1.0", project["dependencies"])
     return {**os.environ, **python_path(site, folder), "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -82,8 +82,7 @@ TWO = (Efficiency(), StepGroups(gamma=0.5))
 
 
 @pytest.mark.parametrize(
-    ("value", "credit"),
-    [("c3", (C3(),)), (["efficiency", {"name": "step-groups", "gamma": 0.5}], TWO), ("none", ())],
+    ("value", "credit"), [("c3", (C3(),)), (["efficiency", {"name": "step-groups", "gamma": 0.5}], TWO), ("none", ())]
 )
 def test_a_credit_or_a_list_of_them(value: Any, credit: tuple[Any, ...]) -> None:
     found = algorithm_named("grpo", {"credit": value}, "o")

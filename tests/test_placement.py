@@ -14,12 +14,8 @@ from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig, read_team
 
 ROLLOUT = {
-    "tensor_model_parallel_size": 1,
-    "data_parallel_size": 1,
-    "pipeline_model_parallel_size": 1,
-    "gpu_memory_utilization": 0.5,
-    "free_cache_engine": True,
-    "agent": {"num_workers": 1},
+    **{"tensor_model_parallel_size": 1, "data_parallel_size": 1, "pipeline_model_parallel_size": 1},
+    **{"gpu_memory_utilization": 0.5, "free_cache_engine": True, "agent": {"num_workers": 1}},
 }
 
 
@@ -27,13 +23,8 @@ def case(
     policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int
 ) -> tuple[DictConfig, TeamConfig]:
     marl = {
-        "run": {},
-        "agents": {f"agent-{name}": {"policy": name} for name in policies},
-        "policies": policies,
-        "pools": pools or {},
-        "task": {"name": "t"},
-        "workflow": {"name": "w"},
-        "algorithm": {"name": "a"},
+        **{"run": {}, "agents": {f"agent-{name}": {"policy": name} for name in policies}, "policies": policies},
+        **{"pools": pools or {}, "task": {"name": "t"}, "workflow": {"name": "w"}, "algorithm": {"name": "a"}},
     }
     config = {
         "marl": marl,

@@ -123,8 +123,7 @@ slow = pytest.mark.slow
 
 @slow
 def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -> None:
-    copy = run / "plugins" / "my_team.py"
-    assert copy.read_bytes() == recipe.with_name("my_team.py").read_bytes()
+    assert (run / "plugins" / "my_team.py").read_bytes() == recipe.with_name("my_team.py").read_bytes()
     (file,) = one_file.files_of_run(run)
     described = json.loads((run / "plugins.json").read_text())
     assert file.source.version in [record["version"] for record in described if record["distribution"] == "my_team.py"]

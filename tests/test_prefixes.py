@@ -71,8 +71,7 @@ def test_a_row_is_a_path_that_sees_itself(rows: list[Row], branches: bool, most:
         longest = lengths[members].max()
         assert longest <= size <= max(longest, min(most, SPAN * longest))
     if branches and forest.sizes.size == 1:
-        beginnings = {tuple(row[:end]) for row in written for end in range(1, len(row) + 1)}
-        assert forest.sizes.sum() == len(beginnings)
+        assert forest.sizes.sum() == len({tuple(row[:end]) for row in written for end in range(1, len(row) + 1)})
 
 
 def test_a_large_tree_is_cut_where_its_rows_share_least() -> None:
@@ -197,8 +196,7 @@ def test_the_gradient_of_trees_is_that_of_the_equation(loss: str, verl_model: Pa
 @pytest.mark.parametrize("parts", range(1, len(TALK) + 1))
 def test_a_rank_has_as_many_micro_batches_as_another_one(parts: int, exact: Any, monkeypatch: Any) -> None:
     engine, store = exact[0].worker.actor.engine, MemoryStore()
-    batch = put(store, TALK)
-    data = TensorDict(store.get(batch.keys, ["input_ids"]), batch_size=len(TALK))
+    data = TensorDict(store.get(put(store, TALK).keys, ["input_ids"]), batch_size=len(TALK))
     monkeypatch.setattr(prefixes.distributed, "all_reduce", lambda count, *_: count.clamp_(min=parts))
     batches, rows = engine._micro_batches(data)
     assert len(batches) >= parts

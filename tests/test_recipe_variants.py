@@ -125,8 +125,7 @@ def plan(recipe: Path, names: tuple[str, ...], folder: Path, *more: str) -> Plan
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in GPUS.items() if on_gpu(recipe) else ():
                 patch.setenv(variable, value)
-            overrides = [*variant_overrides(recipe, names), *data_of(recipe, folder), *SMALL, *more]
-            plans[key] = plan_run(recipe, overrides)
+            plans[key] = plan_run(recipe, [*variant_overrides(recipe, names), *data_of(recipe, folder), *SMALL, *more])
     return plans[key]
 
 
@@ -190,8 +189,7 @@ def test_a_script_trains_its_recipe_and_hands_on_its_arguments(script: Path, tmp
     assert (command, Path(recipe), last) == ("train", script.parent / f"{script.stem.removeprefix('run_')}.yaml", "a=b")
     assert overrides[-2:] == ["--variant", "x"]
     # without environment variables it changes nothing: a variant would lose against it
-    config = compose.compose(Path(recipe), [], "gpu")
-    assert compose.compose(Path(recipe), overrides[:-2], "gpu") == config
+    assert compose.compose(Path(recipe), overrides[:-2], "gpu") == compose.compose(Path(recipe), [], "gpu")
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda path: path.name)

@@ -40,14 +40,8 @@ CLAIM = Claim(
 
 def cell(arm: str, seed: int, success: float, norm: float = 1.0) -> cells.Cell:
     return {
-        "arm": arm,
-        "seed": seed,
-        "command": [],
-        "version": "1",
-        "commit": "c",
-        "machine": {"cpus": 2, "memory_gib": 4, "gpus": [], "python": "3"},
-        "packages": {},
-        "seconds": 10 + seed,
+        **{"arm": arm, "seed": seed, "command": [], "version": "1", "commit": "c"},
+        **{"machine": {"cpus": 2, "memory_gib": 4, "gpus": [], "python": "3"}, "packages": {}, "seconds": 10 + seed},
         "metrics": {"success": success, "norm": norm},
         "curve": {"step": [0, 2], "greedy": [0.0, success], "sampled": [0.0, success]},
     }

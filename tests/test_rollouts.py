@@ -72,8 +72,7 @@ def episode(says: Any = "4") -> Any:
 def test_the_return_decides_on_which_rows_the_team_reward_counts(method: Any, team: list[int]) -> None:
     rows = [row_of(turn) for turn in episode().turns]
     assert all("team" not in each["rewards"] and each["team_reward"] == 1.0 for each in rows)
-    table = RowTable.from_rows(rows)
-    assert method.placed(table).rewards["team"].tolist() == team
+    assert method.placed(RowTable.from_rows(rows)).rewards["team"].tolist() == team
     shuffled = method.placed(RowTable.from_rows(rows[::-1]))
     assert shuffled.rewards["team"].tolist() == team[::-1]
     assert RowTable.from_rows(shuffled.to_rows()).rewards["team"].tolist() == team[::-1]  # as a step is stored
@@ -86,8 +85,7 @@ def test_an_action_of_no_use_is_a_mark_on_its_row() -> None:
     assert [r["invalid"] for r in rows] == [False, False, True, False, False]
     table = RowTable.from_rows(rows)
     found = agent_statistics(table, algorithm("dr-mas").compute(table))
-    assert found["solver"]["invalid"] == pytest.approx(1 / 3)
-    assert found["checker"]["invalid"] == 0.0
+    assert (found["solver"]["invalid"], found["checker"]["invalid"]) == (pytest.approx(1 / 3), 0.0)
     assert check_workflow(Rounds(), TASK, ScriptedPolicy({"solver": "?", "checker": ""})).invalid == {
         ("solver", str(n)): "no number" for n in range(3)
     }
@@ -164,8 +162,7 @@ def test_every_request_has_its_own_seed_and_the_same_in_every_run() -> None:
     assert asked == requests()
     seeds = [seed for _, seed in asked]
     # five acts a session, asked three times each; in the checker's two acts it does not take another agent's
-    assert len(seeds) == 2 * 5 * 3
-    assert len(set(seeds)) == 2 * (5 * 3 - 2)
+    assert (len(seeds), len(set(seeds))) == (2 * 5 * 3, 2 * (5 * 3 - 2))
     assert set(seeds).isdisjoint(seed for _, seed in requests(seed=1))
     assert set(seeds).isdisjoint(seed for _, seed in requests(step=2))
 

@@ -74,8 +74,7 @@ def test_a_prompt_begins_with_them_whatever_white_space(said: str, parsed: dict[
     """The parsers and the template strip the parts of a reply, and format its calls."""
     policy = client(tmp_path, [], bpe=True, custom_chat_template=SPACES)
     asked = messages("user: 2")
-    shown = policy.encode(asked)
-    action = Action(prompt_ids=shown, response_ids=policy.chat.tokenizer.encode(said), **parsed)
+    action = Action(prompt_ids=policy.encode(asked), response_ids=policy.chat.tokenizer.encode(said), **parsed)
     later = [*asked, action.message, *messages("user: is")]
     begun = [*action.prompt_ids, *action.response_ids]
     assert policy.encode(later) != policy.encode(later, None, action)
@@ -90,14 +89,12 @@ def test_a_prompt_begins_with_them_whatever_white_space(said: str, parsed: dict[
 def test_every_end_of_the_generation_config_ends_a_turn(tmp_path: Path) -> None:
     own = make_tokenizer(WORDS).eos_token_id
     policy = client(tmp_path, [[7, token] for token in (9, 10, own, 8)], ends=[9, 10])
-    reasons = [answer(policy)[1] for _ in range(4)]
-    assert reasons == ["stop", "stop", "stop", "length"]
+    assert [answer(policy)[1] for _ in range(4)] == ["stop", "stop", "stop", "length"]
     assert policy.client.asked[0]["stop_token_ids"] == sorted([own, 9, 10])  # type: ignore[attr-defined]
 
 
 def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(tmp_path: Path) -> None:
-    words = make_bpe_tokenizer(WORDS)
-    ids = words.encode("so is 4 END", add_special_tokens=False)
+    ids = make_bpe_tokenizer(WORDS).encode("so is 4 END", add_special_tokens=False)
     policy = client(tmp_path, [ids] * 5, stop=["EN"], bpe=True)
     action = asyncio.run(policy.answer(messages("user: 2"), {}, "r", ACT))
     assert (action.text, action.stop_reason, action.response_ids) == ("so is 4 ", "stop", ids)

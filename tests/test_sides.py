@@ -72,8 +72,7 @@ def sampled(sampler: Sampler | None = None, tasks: TaskSet | None = None, **side
 
 
 def team(**sides: str | None) -> TeamConfig:
-    agents = {name: {"policy": "p", "side": side} for name, side in (sides or SIDES).items()}
-    return team_config(agents, p={})
+    return team_config({name: {"policy": "p", "side": side} for name, side in (sides or SIDES).items()}, p={})
 
 
 def check(sampler: Sampler | None = None, algorithm: Algorithm | None = None, tasks: TaskSet | None = None) -> None:
@@ -156,8 +155,7 @@ def test_every_algorithm_computes_advantages_with_sides_or_names_the_part_that_d
 
 def test_sides_are_stored_and_replayed() -> None:
     (episode, _) = sampled().episodes
-    stored = json.loads(json.dumps(encode_episode(episode, tokens=False)))
-    again = decode_episode(stored)
+    again = decode_episode(json.loads(json.dumps(encode_episode(episode, tokens=False))))
     assert again.outcomes == episode.outcomes
     replayed = asyncio.run(rerun(Duel(), ZeroSum(), list(SIDES), again))
     assert differences(again, replayed) == []

@@ -186,5 +186,4 @@ def test_what_a_sampler_makes_can_be_stored_and_run_again(name: str) -> None:
     for episode in episodes:
         stored = file.episode(episode.id)
         assert without_clock(stored) == without_clock(episode)
-        again = asyncio.run(rerun(Lanes(), Public(), ["solver", "judge"], stored))
-        assert differences(stored, again) == []
+        assert differences(stored, asyncio.run(rerun(Lanes(), Public(), ["solver", "judge"], stored))) == []

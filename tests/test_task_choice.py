@@ -210,8 +210,7 @@ rates = st.lists(st.one_of(st.none(), st.floats(0, 1)), min_size=1, max_size=12)
 
 
 def curriculum(given_rates: Sequence[float | None], seed: int = 0, **options: Any) -> Curriculum:
-    section = {"marl": {"data": {"curriculum": options}}}
-    chosen = marl_of(OmegaConf.create(section)).data.curriculum
+    chosen = marl_of(OmegaConf.create({"marl": {"data": {"curriculum": options}}})).data.curriculum
     assert chosen is not None
     found = Curriculum(chosen, [f"task-{i}" for i in range(len(given_rates))], seed)
     found.rates[:] = [np.nan if rate is None else rate for rate in given_rates]
@@ -225,8 +224,7 @@ def test_draws_are_different_tasks_the_same_for_a_seed_and_survive_a_checkpoint(
     one = curriculum(given_rates, seed)
     count = data.draw(st.integers(1, len(given_rates)))
     first = one.draw(3, count)
-    rest = one.draw(3, len(given_rates), first)
-    assert sorted([*first, *rest]) == list(range(len(given_rates)))
+    assert sorted([*first, *one.draw(3, len(given_rates), first)]) == list(range(len(given_rates)))
     folder = tmp_path_factory.mktemp("checkpoint") / "curriculum"
     one.save(folder, 3)
     two = curriculum([None] * len(given_rates), seed)

@@ -58,8 +58,7 @@ def test_a_team_is_replayable_and_rewarded_for_its_part(name: str) -> None:
     marl: Any = OmegaConf.load(FOLDER / f"{name}.yaml").marl
     parts, policy = plugins.load(), ScriptedPolicy(replies)
     workflow, tasks = parts.get("workflows", marl.workflow.name)(), parts.get("tasks", marl.task.name)()
-    run = check_workflow(workflow, task, policy, seconds=300)
-    assert run.turns[-1][0].observation[-1]["content"] == last_seen
+    assert check_workflow(workflow, task, policy, seconds=300).turns[-1][0].observation[-1]["content"] == last_seen
     rewards = {agent: parts.get("rewards", marl.agents[agent].reward) for agent in roles}
     context = ScriptedContext(workflow, task, policy, tasks=tasks, rewards=rewards)
     (episode,) = asyncio.run(Independent(1).sample(context)).episodes

@@ -20,8 +20,7 @@ TASK = Task("t", "Add the numbers.\nreturn the sum", {})
 
 def turn(agent: str, sees: str, says: str, tokens: int) -> Turn:
     observation = ({"role": "user", "content": sees},)
-    action = Action(says, response_ids=[0] * tokens)
-    return Turn(Act(agent, "0", 0, 0, observation), action, "u", 0, "p")
+    return Turn(Act(agent, "0", 0, 0, observation), Action(says, response_ids=[0] * tokens), "u", 0, "p")
 
 
 def read(*turns: Turn) -> list[float]:

@@ -152,8 +152,7 @@ def test_what_ends_a_turn_in_the_servers() -> None:
 
 def test_a_server_asks_its_slots_only_for_their_location() -> None:
     """`backend/verl/devices.py` answers in the place of training workers."""
-    verl = pytest.importorskip("verl")
-    folder = Path(verl.__file__).parent / "workers" / "rollout"
+    folder = Path(pytest.importorskip("verl").__file__).parent / "workers" / "rollout"
     source = (folder / "vllm_rollout" / "vllm_async_server.py").read_text()
     launch = source[
         source.index("async def launch_servers") : source.index('async def sleep(self):\n        """Sleep each')

@@ -35,8 +35,7 @@ class Fresh:
         self.folder, self.wheels = folder, wheels
         run(sys.executable, "-m", "venv", "--without-pip", str(folder / "env"))
         self.python = folder / "env" / "bin" / "python"
-        variables = {"base": str(folder / "env"), "platbase": str(folder / "env")}
-        site = Path(sysconfig.get_path("purelib", vars=variables))
+        site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env"), "platbase": str(folder / "env")}))
         for path in Path(sysconfig.get_path("purelib")).iterdir():
             if path.name.lower().startswith(OURS) or path.suffix == ".pth":
                 continue
@@ -55,8 +54,7 @@ class Fresh:
 
     def plugins(self) -> dict[str, dict[str, Any]]:
         program = "import json; from marl_verl import plugins; print(json.dumps(plugins.discover().describe()))"
-        output = run(self.python, "-c", program, cwd=self.folder)
-        return {record["plugin"]: record for record in json.loads(output)}
+        return {record["plugin"]: record for record in json.loads(run(self.python, "-c", program, cwd=self.folder))}
 
 
 def run(*command: str | Path, cwd: Path | None = None, code: int = 0) -> str:

@@ -61,8 +61,7 @@ def measure(rounds: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    medians = measure(options.rounds)
+    medians = measure(parser.parse_args().rounds)
     for name, median in medians.items():
         print(f"{name:<24s} {median:6.2f} s   {median / medians[PEER]:.2f} of stock verl's")
 

@@ -130,8 +130,7 @@ def main() -> None:
     options = parser.parse_args()
     for name in options.models:
         for case in options.cases:
-            costs = compared(name, case, options.rounds)
-            print(json.dumps({"model": name, "case": case, **costs}), flush=True)
+            print(json.dumps({"model": name, "case": case, **compared(name, case, options.rounds)}), flush=True)
 
 
 if __name__ == "__main__":

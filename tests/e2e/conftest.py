@@ -212,8 +212,7 @@ SEARCHED = (
 @pytest.fixture(scope="session")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Four steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
-    folder = tmp_path_factory.mktemp("mars2") / "run"
-    done = train(folder, *SEARCHED, "trainer.save_freq=2", recipe=MARS2)
+    done = train(tmp_path_factory.mktemp("mars2") / "run", *SEARCHED, "trainer.save_freq=2", recipe=MARS2)
     assert done.code == 0, done.output
     return done
 
@@ -234,5 +233,4 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> WithPlugin:
     add_distribution(site, "five", {"five": "tests.five"})
     path = python_path(site, ROOT)
     command = [sys.executable, "-m", "tests.e2e.isolation", str(site / "five.yaml"), str(folder)]
-    done = until_interrupted(command, folder, (folder / "seen.json").is_file, path)
-    return WithPlugin(**vars(done), variables=path)
+    return WithPlugin(**vars(until_interrupted(command, folder, (folder / "seen.json").is_file, path)), variables=path)

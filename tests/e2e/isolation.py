@@ -69,8 +69,7 @@ def plainly(model: str, prompt_ids: list[int], tokens: list[int]) -> list[float]
 def note_lessons(trainer: Any, lessons: list[dict[str, Any]]) -> None:
     """From here on, note every row that the training workers of any policy are given to learn from."""
     for runtime in trainer.policies.trained:
-        note = partial(_noted, trainer, runtime.name, runtime.workers.update_actor, lessons)
-        runtime.workers.update_actor = note
+        runtime.workers.update_actor = partial(_noted, trainer, runtime.name, runtime.workers.update_actor, lessons)
 
 
 def _noted(trainer: Any, policy: str, update: Callable[[Any], Any], lessons: list[dict[str, Any]], batch: Any) -> Any:

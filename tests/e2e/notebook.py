@@ -34,18 +34,14 @@ async def notebook():
     )
     rows = explain(run, step=2)
     return {
-        "died": died,
-        "steps": steps,
+        **{"died": died, "steps": steps},
         "metrics": [line["step"] for line in again.metrics if "train/success" in line],
-        "summary": again.summary["steps"],
-        "checkpoints": sorted(again.checkpoints),
+        **{"summary": again.summary["steps"], "checkpoints": sorted(again.checkpoints)},
         "episodes": {step: len(episodes) for step, episodes in again.episodes.items()},
-        "validated": sorted(again.validations),
-        "success": found.success,
+        **{"validated": sorted(again.validations), "success": found.success},
         "played": [len(list(found.episodes())), found.numbers["eval_tasks"]],
         "policies": {name: agent["policy"] for name, agent in found.numbers["agents"].items()},
-        "rows": len(rows),
-        "difference": rows.difference,
+        **{"rows": len(rows), "difference": rows.difference},
     }
 
 

@@ -34,8 +34,7 @@ def test_formats_are_kept_by_the_servers(tmp_path: Path) -> None:
     recipe.actor_rollout_ref.model.custom_chat_template = TEMPLATE
     recipe.trainer = {"total_training_steps": 1, "test_freq": -1, "save_freq": -1}
     OmegaConf.save(recipe, tmp_path / "recipe.yaml")
-    variables = {"FRAMEWORKS_FOLDER": str(RECIPE.parent)}
-    run = real.train(tmp_path / "recipe.yaml", tmp_path / "run", variables=variables)
+    run = real.train(tmp_path / "recipe.yaml", tmp_path / "run", variables={"FRAMEWORKS_FOLDER": str(RECIPE.parent)})
     assert run.code == 0, run.output
     assert [line["train/failed_episodes"] for line in run.lines("train/success")] == [0]
     lines = [json.loads(line) for file in (run.folder / "journals").glob("step_*.jsonl") for line in file.open()]

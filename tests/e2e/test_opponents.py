@@ -52,8 +52,7 @@ def test_a_run_that_is_killed_with_a_snapshot_goes_on(
     victim: str, phase: str, played: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = killer.write_site(tmp_path / "site")
-    path = os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")])
-    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv(killer.VARIABLE, f"{victim}|{phase}|5")
     done = train(tmp_path / "killed", *SETTINGS, recipe=RECIPE)
     assert done.code == 1

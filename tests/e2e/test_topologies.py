@@ -139,8 +139,7 @@ def test_what_is_learnt_from_are_the_tokens_that_were_sampled(seen: Seen, policy
             # the trainer's weights give these tokens the probabilities that the server sampled them with
             assert row["old_log_probs"] == pytest.approx(action["log_probs"], abs=1e-4)
             encoded = tokenizer.encode(action["text"], add_special_tokens=False)
-            ended = [*encoded, tokenizer.eos_token_id]
-            otherwise += action["response_ids"] not in (encoded, ended)
+            otherwise += action["response_ids"] not in (encoded, [*encoded, tokenizer.eos_token_id])
     assert otherwise  # else the test could not detect whether a text was encoded again
 
 

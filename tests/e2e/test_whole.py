@@ -23,8 +23,7 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
     why = "the trainer was killed (signal 9, perhaps out of memory) while writing a checkpoint in step 3"
     assert printed["died"].startswith(f"{why}. Continue from step 2 with: marl-verl train --resume runs/mine")
     assert printed["steps"] == printed["metrics"] == [*STEPS]
-    assert printed["summary"] == 4
-    assert printed["checkpoints"] == [2, 3, 4]
+    assert (printed["summary"], printed["checkpoints"]) == (4, [2, 3, 4])
     assert set(printed["validated"]) == {0, 2, 4}
     assert 0 <= printed["success"] <= 1
     assert printed["played"] == [4, 10]

@@ -119,8 +119,7 @@ def check_memory(run: Finished) -> None:
     notes = json.loads(before[at[2]])
     for episode in [*episodes(run, 3), *(line for line in stored if "journal" in line)]:
         read, item = episode["journal"]["records"][0], episode["task"]["prompt"]
-        assert read["arguments"] == [item, 1]
-        assert read["value"] == [note for note in notes if item in note][:1]
+        assert (read["arguments"], read["value"]) == ([item, 1], [note for note in notes if item in note][:1])
     assert {file: file.read_text() for file in at.values()} == before
     assert sum(line["memory/writes"] for line in run.lines("memory/writes")) > 0
 
@@ -150,5 +149,4 @@ def test_steps_of_self_play_play_each_other(tmp_path: Path) -> None:
     for pairing in pairings:
         assert pairing["games"] == pairing["wins"] + pairing["losses"] == 24  # Kuhn Poker has no draws
         assert pairing["outcome"]["first"] == pytest.approx(-pairing["outcome"]["second"])
-    assert list(evaluated[0]["elo"]) == players
-    assert evaluated[1]["pairings"] == pairings
+    assert (list(evaluated[0]["elo"]), evaluated[1]["pairings"]) == (players, pairings)

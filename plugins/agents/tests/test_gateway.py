@@ -46,8 +46,7 @@ class Whole(TaskSet):
 
 def sampled(do: Callable[[Endpoints], Awaitable[Any]], replies: Any = "4", episodes: int = 1, **agents: Any) -> Sample:
     """The episodes of a workflow, by the independent sampler."""
-    policy = ScriptedPolicy({"solver": replies, **agents})
-    context = ScriptedContext(Does(do), TASK, policy, tasks=Whole())
+    context = ScriptedContext(Does(do), TASK, ScriptedPolicy({"solver": replies, **agents}), tasks=Whole())
 
     async def go() -> Sample:
         return await Independent(episodes).sample(context)
@@ -229,8 +228,7 @@ def test_a_real_program_with_the_openai_package_is_an_agent(tmp_path: Path) -> N
     program.write_text(PROGRAM)
 
     async def do(endpoints: Endpoints) -> str:
-        environ = endpoints["solver"].environ
-        done = await process(sys.executable, program, environ=environ, input="2 + 2?", seconds=60)
+        done = await process(sys.executable, program, environ=endpoints["solver"].environ, input="2 + 2?", seconds=60)
         return done.output.strip()
 
     episode = one(sampled(do))

@@ -45,8 +45,7 @@ def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: A
         context = ScriptedContext(Does(do), TASK, policy)
         async with Run(Does(do), TASK, policy.agents) as run:
             await drive(run, lambda act: context.act(act, 0))
-        again = await replay(Does(do), TASK, policy.agents, run.journal)
-        assert again.answer == run.answer
+        assert (await replay(Does(do), TASK, policy.agents, run.journal)).answer == run.answer
         return run
 
     return asyncio.run(go())
@@ -80,8 +79,7 @@ def test_a_chat_completion_has_text_calls_ids_and_usage() -> None:
 def test_streamed_chat() -> None:
     async def do(team: Any) -> Any:
         client = team.openai("solver")
-        stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
-        whole = [chunk async for chunk in stream]
+        whole = [chunk async for chunk in (await client.chat.completions.create(model="m", messages=ASK, stream=True))]
         assert all(chunk.choices for chunk in whole)  # programs take the first
         more = {"stream": True, "stream_options": {"include_usage": True}}
         used = [chunk async for chunk in await client.chat.completions.create(model="m", messages=ASK, **more)]
@@ -155,8 +153,7 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
     assert slots == [".choice0", ".choice1", "", ".choice0#1", ".choice1#1"]
     assert [each.agent for each in run.journal.calls()] == [None]  # no failed tool call of the agent
 
-    context = ScriptedContext(Shortens(), task, policy)
-    sample = asyncio.run(Independent(1).sample(context))
+    sample = asyncio.run(Independent(1).sample(ScriptedContext(Shortens(), task, policy)))
     assert not sample.failures
     (episode,) = sample.episodes
     assert episode.answer == run.answer
@@ -219,8 +216,7 @@ def test_a_conversation_of_a_parallel_task_goes_on_alone(inside: bool) -> None:
         await (asyncio.gather(sub_agent(), sub_agent()) if inside else sub_agent())
         return "done"
 
-    run = answers(do, " 4 ", judge="yes")
-    acts = [act for act, _ in run.turns if act.agent == "solver"]
+    acts = [act for act, _ in answers(do, " 4 ", judge="yes").turns if act.agent == "solver"]
     assert {m["content"] for act in acts for m in act.observation if m["role"] == "assistant"} == {" 4 "}
     turns = {act.slot: act.turn for act in acts}
     for outer in ("parallel-1.", "parallel-2.") if inside else ("parallel-",):
@@ -266,8 +262,7 @@ async def converse(client: Any, base: str, path: str) -> None:
     key = "input" if path == RESPONSES else "messages"
     body = LEAST[path] | {"tools": TOOLS[path], key: [USER]}
     for _ in range(3):
-        reply = (await client.post(f"{base}{path}", json=body)).json()
-        body[key] = [*body[key], *given_back(path, reply)]
+        body[key] = [*body[key], *given_back(path, (await client.post(f"{base}{path}", json=body)).json())]
 
 
 class Inside(Workflow):
@@ -291,8 +286,7 @@ class Outside(ExternalWorkflow):
 @pytest.mark.parametrize("kind", [Inside, Outside])
 @pytest.mark.parametrize("path", APIS)
 def test_a_reply_with_other_white_space_continues_as_it_was_sampled(path: str, kind: Any) -> None:
-    context = ScriptedContext(kind(path), TASK, ScriptedPolicy({"solver": REPLY}))
-    sample = asyncio.run(Independent(1).sample(context))
+    sample = asyncio.run(Independent(1).sample(ScriptedContext(kind(path), TASK, ScriptedPolicy({"solver": REPLY}))))
     assert not sample.failures, sample.failures[0].trace
     turns = sample.episodes[0].turns
     assert [turn.slot for turn in turns] == ["0", "1", "2"]

@@ -92,5 +92,4 @@ def test_calls(case: dict[str, Any]) -> None:
         task = apps(Fields({"id": "q", "question": "?", "input_output": {**pairs, "fn_name": "scaled"}}, "row"))
     texts = {CODER: f"```python\n{code}```", TESTER: "none"}
     right = 1.0 - case["expected"]["pass_rate"]
-    scores = rewarded(CoderTester(turns=1), task, texts, CODE, CodeWithTests())
-    assert scores == [(CODER, 2 * right), (TESTER, right)]
+    assert rewarded(CoderTester(turns=1), task, texts, CODE, CodeWithTests()) == [(CODER, 2 * right), (TESTER, right)]

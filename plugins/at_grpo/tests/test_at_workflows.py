@@ -24,8 +24,7 @@ def test_a_team_that_goes_there_and_what_each_of_them_sees() -> None:
     assert [str(line) for line in lines[:2]] == ["planner plans U U", "executor moves U"]
     assert (len(lines), TinyPlanPath().score(TASK, run.answer)) == (12, 1.0)
     seen = [shown(act) for act, _ in run.turns]
-    assert seen[2] == "at b1 goal c3 landmark a1"
-    assert seen[3] == "blocked left right plan up right"
+    assert (seen[2], seen[3]) == ("at b1 goal c3 landmark a1", "blocked left right plan up right")
     assert all("blocked" not in each for each in seen[::2])
     assert all("goal" not in each for each in seen[1::2])
     assert len(run.proposals) == 12
@@ -37,8 +36,7 @@ PROGRAM = "Here it is:\n```python\nmoves = ['U', 'U', 'R', 'R', 'D', 'D']\nprint
 def test_the_planner_sees_what_the_tool_callers_program_printed() -> None:
     policy = ScriptedPolicy({CALLER: PROGRAM, "planner": 'I would go ["U"], but first ["U", "U"]'})
     run = check_workflow(ToolCallerPlanner(turns=2), TASK, policy)
-    lines = log.read(run.answer)
-    assert [str(line) for line in lines[:2]] == ["tool-caller plans U U R R D D", "planner moves U U"]
+    assert [str(line) for line in log.read(run.answer)[:2]] == ["tool-caller plans U U R R D D", "planner moves U U"]
     seen = [shown(act) for act, _ in run.turns]
     assert "['U', 'U', 'R', 'R', 'D', 'D']" in seen[1]
     assert BOARD.drawn("c1") in seen[0]

@@ -91,8 +91,7 @@ def test_the_baseline_is_a_greedy_episode_that_is_stored(greedy: str, mix: dict[
     assert {asked["temperature"] for asked in server.asked} == {0.0, 0.7, 1.0}
     assert sample.greedy is not None
     assert sample.extra_tokens == {GREEDY: sum(turn.length for turn in sample.greedy.turns)}
-    last = sample_lines(sample, "u", "t", tokens=True)[-1]
-    assert decode_episode(json.loads(last)).id == "u_2"
+    assert decode_episode(json.loads(sample_lines(sample, "u", "t", tokens=True)[-1])).id == "u_2"
     algorithm = replace(REMAX, rewards=Mix(**mix))
     table = RowTable.of(sample.turns, algorithm.components(AGENTS), {"p"})
     result = algorithm.compute(table)
@@ -158,8 +157,7 @@ def test_both_are_those_of_stock_verl(seed: int) -> None:
     stock, _ = core_algos.compute_gdpo_outcome_advantage(
         scores, mask, index, config=config, non_tensor_batch=parts, batch=batch
     )
-    method = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights})
-    found = method.compute(RowTable.from_rows(made)).advantage
+    found = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights}).compute(RowTable.from_rows(made)).advantage
     np.testing.assert_allclose(found, stock[:, 0].numpy(), atol=1e-5)
 
 

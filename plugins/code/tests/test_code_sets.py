@@ -57,8 +57,7 @@ LIVE = {
 FUNCTIONAL = {
     **LIVE,
     "starter_code": "class Solution:\n    def repeat(self, n, like):",
-    "metadata": json.dumps({"func_name": "repeat"}),
-    "public_test_cases": json.dumps(CALL),
+    **{"metadata": json.dumps({"func_name": "repeat"}), "public_test_cases": json.dumps(CALL)},
     "private_test_cases": json.dumps(CALL),
 }
 APPS = {
@@ -77,11 +76,8 @@ CONTESTS = {
     "solutions": {"language": [2, 3], "solution": ["int main", "print(2 * int(input()))"]},
 }
 MBPP = {
-    "task_id": 2,
-    "text": "Write a function to add.",
-    "code": "def add(a, b):\n    return a + b",
-    "test_list": ["assert set([add(1, 2)]) == set([3])", "assert add(2, 3) == 5"],
-    "test_setup_code": "",
+    **{"task_id": 2, "text": "Write a function to add.", "code": "def add(a, b):\n    return a + b"},
+    **{"test_list": ["assert set([add(1, 2)]) == set([3])", "assert add(2, 3) == 5"], "test_setup_code": ""},
     "challenge_test_list": [],
 }
 DOUBLE = "print(2 * int(input()))"

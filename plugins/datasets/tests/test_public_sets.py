@@ -98,8 +98,7 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
 def test_columns_are_read_as_fields_say(
     tmp_path: Path, row: dict[str, Any], fields: dict[str, Any], prompt: str, answer: str
 ) -> None:
-    tasks = build(Quiz, {"train": "quiz", "fields": fields}, "o")
-    (task,) = tasks.read(written(tmp_path / "t.jsonl", [row]), "train")
+    (task,) = build(Quiz, {"train": "quiz", "fields": fields}, "o").read(written(tmp_path / "t.jsonl", [row]), "train")
     assert (task.prompt, task.data) == (prompt, {"answer": answer})
 
 

@@ -59,8 +59,7 @@ def test_missing_and_wrong_packages_are_reported_with_the_command(installed: Cal
     assert found["verl"] == error(
         "verl", "verl 0.10.0 is installed, but marl-verl needs ==0.9.1", 'pip install "verl==0.9.1"'
     )
-    assert found["pyarrow"].message == "pyarrow is missing, marl-verl needs >=15"
-    assert found["ray"].state == "ok"
+    assert (found["pyarrow"].message, found["ray"].state) == ("pyarrow is missing, marl-verl needs >=15", "ok")
     assert "pyarrow" not in found["packages"].message
 
 
@@ -96,8 +95,7 @@ def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert machine.leftovers().state == "ok", "its command line is alive"
     ended.communicate()
     found = machine.leftovers()
-    assert found.state == "warning"
-    assert found.do == f"python -m marl_verl.run.cleanup {resources.scratch}"
+    assert (found.state, found.do) == ("warning", f"python -m marl_verl.run.cleanup {resources.scratch}")
     assert Path(resources.scratch, "run.json").is_file()
     assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
     assert [killed.cleanup() for killed in cleanup.abandoned()] == [resources.scratch]

@@ -27,8 +27,7 @@ RIGHT: dict[str, Callable[[Act], str]] = {
 
 
 def played(task: Task, **replies: Any) -> list[Episode]:
-    policy = ScriptedPolicy({**RIGHT, **replies})
-    context = ScriptedContext(HolderAsker(), task, policy, tasks=TASKS)
+    context = ScriptedContext(HolderAsker(), task, ScriptedPolicy({**RIGHT, **replies}), tasks=TASKS)
     return asyncio.run(Independent(episodes=2).sample(context)).episodes
 
 
@@ -44,8 +43,7 @@ def made(episodes: list[Episode], workflow: Workflow | None = None, **options: A
 def test_different_solved_episodes_become_conversations() -> None:
     """The student sees the whole task, and says the team's answer, or what led to it."""
     solved, other = DRAWN[:2]
-    wrong = "5" if asked(other) != "5" else "6"
-    episodes = [*played(solved, asker=asked(solved)), *played(other, asker=wrong)]
+    episodes = [*played(solved, asker=asked(solved)), *played(other, asker=("5" if asked(other) != "5" else "6"))]
     seen, answer = {"role": "user", "content": solved.prompt}, {"role": "assistant", "content": asked(solved)}
     assert made(episodes) == [(solved, [seen, answer])]  # both episodes of the task say the same
     assert [task for task, _ in made(episodes, least=0.0)] == [solved, other]
@@ -95,8 +93,7 @@ def test_the_loss_is_verls_loss_of_supervised_training() -> None:
     masks = [torch.tensor([0] * prompt + [1] * response) for prompt, response in lengths]
     nested = {"layout": torch.jagged}
     data = {"loss_mask": torch.nested.nested_tensor(masks, **nested), "batch_num_tokens": 11, "dp_size": 1}
-    output = {"log_probs": torch.nested.as_nested_tensor(rows, **nested)}
-    expected, _ = sft_loss(SimpleNamespace(), output, data)
+    expected, _ = sft_loss(SimpleNamespace(), {"log_probs": torch.nested.as_nested_tensor(rows, **nested)}, data)
     # log-probs of a token are at the token before
     answers = [row[prompt - 1 : -1] for row, (prompt, _) in zip(rows, lengths, strict=True)]
     padded = torch.nn.utils.rnn.pad_sequence(answers, True)

@@ -60,14 +60,12 @@ def test_two_agents_play_and_each_sees_its_own_observation() -> None:
     assert "You are Player 0" in shown(run.turns[0][0])
     assert "You are Player 1" in shown(run.turns[1][0])
     assert [proposed["outcomes"] for proposed in run.proposals] == [[0, 0]] * 4 + [[1, -1]]
-    swapped = check_workflow(TextArena(seats=("nought", "cross")), TICTACTOE, LOSES)
-    assert swapped.answer["seats"] == ["nought", "cross"]
+    assert check_workflow(TextArena(seats=("nought", "cross")), TICTACTOE, LOSES).answer["seats"] == ["nought", "cross"]
 
 
 def test_an_illegal_move_is_marked_and_judged_by_the_game() -> None:
     run = check_workflow(TextArena(), TICTACTOE, LOSES)
-    assert run.answer["outcomes"] == [1, -1]
-    assert list(run.invalid) == [("nought", "0"), ("nought", "1")]
+    assert (run.answer["outcomes"], list(run.invalid)) == ([1, -1], [("nought", "0"), ("nought", "1")])
     assert "[0]" not in run.invalid["nought", "1"]
 
 

@@ -68,8 +68,7 @@ def test_every_sudoku_has_its_solution(tasks: SudokuTasks) -> None:
 
 
 def reward_of(task: Task, answer: str, agent: str = "p", reward: Callable[..., float] = reward_game) -> float:
-    own = [line for line in answer.splitlines() if line.startswith(f"{agent} ")]
-    turn = len(own) - 1
+    turn = len([line for line in answer.splitlines() if line.startswith(f"{agent} ")]) - 1
     act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
     of_act = Turn(act, Action(""), "q", 0, agent)
     return float(reward(task, of_act, Episode("q", 0, task, [of_act], answer, False, Journal(), finished=True)))
@@ -175,5 +174,4 @@ def test_moves_of_sudoku_and_why_they_are_refused() -> None:
         "3 is already in the row",
         "outside the 4x4 grid",
     ]
-    assert after.made == 5
-    assert after.game.drawn().splitlines()[0] == "1 2 3 4"
+    assert (after.made, after.game.drawn().splitlines()[0]) == (5, "1 2 3 4")

@@ -31,8 +31,7 @@ def of(policy: str, session: int, reward: float, uid: str = "q") -> dict[str, An
 
 def test_advantages_by_hand() -> None:
     """Rewards a: 1, 0 and b: 1, 1. P_a = 1/2, P_b = 1, so that w(a, b) = 1/2 and w(b, a) = 2; the std is 1/2."""
-    rows = [of("a", 0, 1.0), of("b", 1, 1.0), of("a", 2, 0.0), of("b", 3, 1.0)]
-    result = compute(algorithm("hacpo", eps=0.0), rows)
+    result = compute(algorithm("hacpo", eps=0.0), [of("a", 0, 1.0), of("b", 1, 1.0), of("a", 2, 0.0), of("b", 3, 1.0)])
     # equation 7: the baseline is (1 + 0 + 1/2 + 1/2) / 4 = 1/2 for a, and (2 + 0 + 1 + 1) / 4 = 1 for b
     np.testing.assert_allclose(result.baseline, [0.5, 1.0, 0.5, 1.0])
     np.testing.assert_allclose(result.advantage, [1.0, 0.0, -1.0, 0.0])

@@ -110,8 +110,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     pairings = tuple(_pairing(f"p@{i}", f"p@{j}", one=f"s{i}", two=f"s{j}") for i in steps for j in steps)
     request = Request(20, pairings, 1, (1,), 256, sides=("red", "blue"))
     result = evaluate.play_pairings(trainer, request)  # type: ignore[arg-type]
-    assert trainer.seeds == [0, 1, 2, 3]
-    assert trainer.checked == 8
+    assert (trainer.seeds, trainer.checked) == ([0, 1, 2, 3], 8)
     assert events == [(0, 8), (2, 8), (2, 8), (4, 8), (4, 8), (6, 8), (6, 8), (8, 8)]
     assert [each["outcome"]["red"] for each in result["pairings"]] == [0, -20, 20, 0]
     assert result["elo"]["p@0"]["rating"] == 0
@@ -146,8 +145,7 @@ def test_a_difference_is_the_mean_over_tasks_of_differences_of_means(tasks: list
     assert set(measured) == ({"left, team"} if gains else set())
     if len(gains) > 1:
         error = 1.96 * np.std(gains, ddof=1) / len(gains) ** 0.5
-        middle = pytest.approx(np.mean(gains), abs=1e-9)
-        assert measured["left, team"]["mean"] == middle
+        assert measured["left, team"]["mean"] == pytest.approx(np.mean(gains), abs=1e-9)
         assert measured["left, team"]["interval"] == pytest.approx(
             (np.mean(gains) - error, np.mean(gains) + error), abs=1e-9
         )

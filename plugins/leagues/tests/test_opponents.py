@@ -30,11 +30,8 @@ MARL: dict[str, Any] = {
     },
     "policies": {
         "player": {
-            "tiny": {"steps": 3},
-            "loss": "gspo",
-            "pool": "shared",
-            "model": {"lora_rank": 8, "trust_remote_code": True},
-            "rollout": {"top_p": 0.9},
+            **{"tiny": {"steps": 3}, "loss": "gspo", "pool": "shared"},
+            **{"model": {"lora_rank": 8, "trust_remote_code": True}, "rollout": {"top_p": 0.9}},
             "actor": {"optim": {"lr": 1e-5}},
         }
     },
@@ -248,8 +245,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
         {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
     )
     request = Request(0, (Pairing(found),), episodes=1)
-    config = evaluation_config(composed, request, {"player": "now", "player-past": "then"}, None)
-    evaluated = team_of(config)
+    evaluated = team_of(evaluation_config(composed, request, {"player": "now", "player-past": "then"}, None))
     assert evaluated.past == {}
     assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
         "player": "now",

@@ -35,8 +35,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def model(request: pytest.FixtureRequest) -> torch.nn.Module:
     kind, config = {"qwen3": (Qwen3ForCausalLM, Qwen3Config), "llama": (LlamaForCausalLM, LlamaConfig)}[request.param]
     torch.manual_seed(1)
-    made = kind(config(**SIZES, attn_implementation="sdpa", initializer_range=0.4))
-    return made.train()
+    return kind(config(**SIZES, attn_implementation="sdpa", initializer_range=0.4)).train()
 
 
 def requests(count: int) -> list[tuple[list[int], dict[str, Any]]]:
@@ -51,13 +50,9 @@ def requests(count: int) -> list[tuple[list[int], dict[str, Any]]]:
         prompt = [number(40) for _ in range(1 + number(30))] if n % 4 else (made[-1][0] if made else [3])
         parameters = {
             **PARAMETERS,
-            "temperature": (1.0, 0.7, 1.3, 0.0)[number(4)],
-            "top_p": (1.0, 0.8)[number(2)],
-            "top_k": (-1, 5, 1000)[number(3)],
-            "min_p": (0.0, 0.05)[number(2)],
-            "seed": number(1 << 30),
-            "max_tokens": 1 + number(12),
-            "stop_token_ids": [number(40), number(40)],
+            **{"temperature": (1.0, 0.7, 1.3, 0.0)[number(4)], "top_p": (1.0, 0.8)[number(2)]},
+            **{"top_k": (-1, 5, 1000)[number(3)], "min_p": (0.0, 0.05)[number(2)], "seed": number(1 << 30)},
+            **{"max_tokens": 1 + number(12), "stop_token_ids": [number(40), number(40)]},
         }
         made.append((prompt, parameters))
     return made
@@ -150,8 +145,7 @@ def test_equal_prompts_are_computed_once_and_together(model: Any, tokenizer: Any
         lambda _, __, inputs: computed.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
     )
     try:
-        prompt = list(range(20))
-        sample(LocalServer(model, tokenizer, LIMIT), [(prompt, {**PARAMETERS, "max_tokens": 3})] * 8)
+        sample(LocalServer(model, tokenizer, LIMIT), [(list(range(20)), {**PARAMETERS, "max_tokens": 3})] * 8)
     finally:
         hook.remove()
     assert computed == [(1, 19), (8, 1), (8, 1), (8, 1)]
@@ -199,8 +193,7 @@ def test_stop_strings_are_included_and_may_span_tokens(model: Any, tokenizer: An
 
 
 def test_a_completion_ends_at_the_limit_of_the_model(model: Any, tokenizer: Any) -> None:
-    server = LocalServer(model, tokenizer, 12)
-    completion = sample(server, [([1] * 9, {**PARAMETERS, "max_tokens": 50})])[0]
+    completion = sample(LocalServer(model, tokenizer, 12), [([1] * 9, {**PARAMETERS, "max_tokens": 50})])[0]
     assert len(completion.token_ids) == 3
 
 

@@ -54,8 +54,7 @@ def tree(
 ) -> tuple[Sample, ScriptedContext]:
     kind = how.pop("context", ScriptedContext)
     context = kind(workflow, how.pop("task", Q), policy, how.pop("tasks", Hashed()), **how)
-    sampler = build(JointTree, {"joint_actions": k, **(options or {})}, "sampler")
-    return completed(sampler.sample(context)), context
+    return completed(build(JointTree, {"joint_actions": k, **(options or {})}, "sampler").sample(context)), context
 
 
 def row_of(turn: Turn) -> tuple[Any, ...]:
@@ -171,8 +170,7 @@ def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> Non
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
     found, _ = tree(Writers(turns=1), k=3, failing=failing, options={"joint": "cross"})
     assert [row_of(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
-    assert len(found.failures) == 1
-    assert len(found.episodes) == 6
+    assert (len(found.failures), len(found.episodes)) == (1, 6)
     joint = {f"{3 * i + j}": worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)}
     assert found.turns[0].rewards == {"team": joint["0"] + joint["2"]}
     magrpo(found, joint_mode="cross")  # what is left is a tree
@@ -234,8 +232,7 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
     assert isinstance(context, Flaky)
     reasons = Counter(failure.reason for failure in found.failures)
     assert {reason: reasons[reason] for reason in context.lost} == context.lost  # each once
-    used = {id(turn) for episode in found.episodes for turn in episode.turns}
-    assert used == {id(turn) for turn in found.turns}
+    assert {id(turn) for episode in found.episodes for turn in episode.turns} == {id(turn) for turn in found.turns}
     assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
     for episode in found.episodes:
         assert episode.finished
@@ -245,5 +242,4 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
         return
     if joint == "cross":
         check_products(found.turns)
-    result = magrpo(found, gamma=1.0, joint_mode=joint)
-    assert result.advantage == pytest.approx(np.zeros(len(found.turns)), abs=1e-9)
+    assert magrpo(found, gamma=1.0, joint_mode=joint).advantage == pytest.approx(np.zeros(len(found.turns)), abs=1e-9)

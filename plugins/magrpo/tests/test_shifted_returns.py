@@ -100,19 +100,12 @@ def test_with_a_shift_an_earlier_solution_never_has_the_lower_advantage(later: l
     """Of two joint actions with the same reward: all below one solve the task in turn 2, those below the other later or
     never. Without a shift the other one may have the higher advantage."""
     inputs = {
-        "turns": 3,
-        "K": 2,
-        "agents": 2,
-        "joint": "aligned",
-        "gamma": gamma,
-        "shift": -4.0,
-        "stop_above": -0.2,
+        **{"turns": 3, "K": 2, "agents": 2, "joint": "aligned", "gamma": gamma, "shift": -4.0, "stop_above": -0.2},
         "mode": "mean",
     }
     early = {f"0.{path}": 4.0 for path in ("0", "1", "0.0", "0.1", "1.0", "1.1")}
     late = dict(zip((f"1.{path}" for path in ("0.0", "0.1", "1.0", "1.1")), later, strict=True))
-    rewards = {"0": 2.5, "1": 2.5, **early, "1.0": 3.0, "1.1": 2.5, **late}
-    table = tree(inputs | {"rewards": rewards})
+    table = tree(inputs | {"rewards": {"0": 2.5, "1": 2.5, **early, "1.0": 3.0, "1.1": 2.5, **late}})
     result = algorithm(MAGRPO, **{"gamma": gamma}).compute(table)
     at = {table.node.value(i): result.advantage[i] for i in range(len(table))}
     assert at["0"] > at["1"]
@@ -122,5 +115,4 @@ def test_with_a_shift_an_earlier_solution_never_has_the_lower_advantage(later: l
 
 @pytest.mark.parametrize(("stop_above", "shift", "turns", "warns"), [(3.8, 0.0, 3, True), (3.8, 0.0, 2, False)])
 def test_stops_at_positive_rewards_are_warned(stop_above: float | None, shift: float, turns: int, warns: bool) -> None:
-    doubt = JointTree(2, stop_above=stop_above).warning(Tabled({}, shift), turns)
-    assert (doubt is not None) == warns
+    assert (JointTree(2, stop_above=stop_above).warning(Tabled({}, shift), turns) is not None) == warns

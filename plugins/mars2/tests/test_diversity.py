@@ -80,8 +80,7 @@ def test_jensen_shannon_is_symmetric_bounded_and_0_for_equal_distributions_only(
     assert diversity.jensen_shannon(p, tripled) == pytest.approx(0, abs=1e-12)
     if not set(+p) & set(+q):
         assert found == pytest.approx(1)
-    same = all(p[kind] * q.total() == q[kind] * p.total() for kind in p.keys() | q.keys())
-    assert same == (found < 1e-12)
+    assert all(p[kind] * q.total() == q[kind] * p.total() for kind in p.keys() | q.keys()) == (found < 1e-12)
 
 
 TASK = Task(
@@ -131,8 +130,7 @@ ANSWERS = st.lists(st.sampled_from(["4", "it is 4", "It IS 4", "5", "", None]), 
 @given(rows=episodes().flatmap(st.permutations), answers=ANSWERS)
 def test_novelty_is_the_share_of_bits_in_which_sketches_differ(rows: Rows, answers: list[str | None]) -> None:
     """One answer per episode, of at most 3 tasks with 4 episodes."""
-    sessions = dict.fromkeys((r["uid"], r["session"]) for r in rows)
-    columns = dict(zip(sessions, map(sketch, answers), strict=False))
+    columns = dict(zip(dict.fromkeys((r["uid"], r["session"]) for r in rows), map(sketch, answers), strict=False))
     sketches = {key: int(column["answer_sketch"]) for key, column in columns.items() if column}
     table = RowTable.from_rows([{**r, "columns": columns[r["uid"], r["session"]]} for r in rows])
     for value, r in zip(Novelty().compute(table), rows, strict=True):

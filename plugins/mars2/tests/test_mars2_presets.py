@@ -32,7 +32,6 @@ def test_the_overlong_penalty_grows_over_the_last_tokens_and_comes_after_shaping
     lengths = [1, 12, 13, 16, 20, 25]
     rows = [{**row("q", 0, i, 0, "a", team=1.0), "node": f"n{i}", "length": n} for i, n in enumerate(lengths)]
     result = compute(algorithm("mars2-plus", overlong={"L": 20, "C": 8}), rows)
-    penalty = np.array([0, 0, -1 / 8, -4 / 8, -1, -1])
-    np.testing.assert_allclose(result.ret, 1.0 + penalty)
+    np.testing.assert_allclose(result.ret, 1.0 + np.array([0, 0, -1 / 8, -4 / 8, -1, -1]))
     assert [name for name, _ in result.stages] == ["returns: shaped", "overlong"]
     np.testing.assert_allclose(result.stages[0][1], 1.0)  # all equal: shaping finds nothing to compare

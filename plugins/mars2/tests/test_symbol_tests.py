@@ -39,8 +39,7 @@ def test_scores_and_results(answer: str, score: float, public: float, message: s
 def test_the_workflow_replays_and_the_agents_take_turns() -> None:
     run = check_workflow(RefineSymbols(), TASK, ScriptedPolicy({SHIFTER: "0 7 8", FLIPPER: ["9 2 3", RIGHT]}))
     assert [act.agent for act, _ in run.turns] == [SHIFTER, FLIPPER, SHIFTER, FLIPPER]
-    assert run.answer == RIGHT
-    assert run.proposals == ["0 7 8", "9 2 3", "0 7 8", RIGHT]
+    assert (run.answer, run.proposals) == (RIGHT, ["0 7 8", "9 2 3", "0 7 8", RIGHT])
 
 
 def half(kinds: object) -> Callable[[Act, int, Candidate], str]:

@@ -202,8 +202,7 @@ def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_sc
         assert not episode.off_path_turns
         assert [turn.parent for turn in episode.turns] == [None, *(turn.node for turn in episode.turns[:-1])]
     sampled = sum(len(action.response_ids) for action in context.given)
-    rows = sum(len(turn.action.response_ids) for turn in found.turns)
-    assert sampled == rows + found.extra_tokens.get("rollout", 0)
+    assert sampled == sum(len(turn.action.response_ids) for turn in found.turns) + found.extra_tokens.get("rollout", 0)
 
 
 @given(workflows(failing=True), st.integers(0, 5), st.integers(1, 12), STRATEGY, st.integers(2, 5))
@@ -263,8 +262,7 @@ def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays(
     assert finished
     for episode in finished:
         again = asyncio.run(replay(Refine(2), QUESTION, ("a", "b"), episode.journal))
-        assert again.answer == episode.answer
-        assert again.journal == episode.journal
+        assert (again.answer, again.journal) == (episode.answer, episode.journal)
 
 
 def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,8 +279,7 @@ def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         trees.clear()
         say = lambda act, session, candidate: "0.25" if act.turn == 0 else "0.75"  # noqa: E731
         context = ScriptedContext(workflow, QUESTION, ScriptedPolicy({"a": say}), tasks=Worth())
-        found = sample(context, 6, partial_value=partial_value)
-        return found, sorted({node.score for node in all_nodes(trees[0])})
+        return sample(context, 6, partial_value=partial_value), sorted({node.score for node in all_nodes(trees[0])})
 
     found, scores = run(Refine(2), "proposal")
     assert scores == [0.25, 0.75]
@@ -305,6 +302,5 @@ def test_the_public_choice_is_the_best_and_no_turn_is_lost(workflow: Programmed,
     assert {node.name: node.score for node in all_nodes(tops[0])} == public
     assert all(node.state.turn.rewards["team"] == node.state.episode.score for node in all_nodes(tops[0]))  # type: ignore[union-attr]
     (episode,) = found.episodes
-    best = min(public, key=lambda name: (-public[name], int(name or "")))
-    assert episode.turns[-1].node == best
+    assert episode.turns[-1].node == min(public, key=lambda name: (-public[name], int(name or "")))
     assert sorted(int(turn.node or "") for turn in (*episode.turns, *episode.off_path_turns)) == list(range(8))

@@ -25,8 +25,7 @@ def score(task: Task, answer: Any) -> float:
 
 
 def test_a_rejected_solution_is_mended() -> None:
-    policy = ScriptedPolicy({"solver": [WRONG, RIGHT], "verifier": REJECT})
-    run = check_workflow(SolverVerifier(), TASK, policy)
+    run = check_workflow(SolverVerifier(), TASK, ScriptedPolicy({"solver": [WRONG, RIGHT], "verifier": REJECT}))
     assert [act.agent for act, _ in run.turns] == ["solver", "verifier", "solver"]  # the last is not verified
     assert score(TASK, run.answer) == 1.0
     assert WRONG in shown(run.turns[1][0])
@@ -38,8 +37,7 @@ def test_a_rejected_solution_is_mended() -> None:
 def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: Any, acts: int) -> None:
     policy = ScriptedPolicy({"solver": [WRONG, RIGHT], "verifier": "I approve."})
     run = check_workflow(SolverVerifier(unparseable=unparseable), TASK, policy)
-    assert len(run.turns) == acts
-    assert run.invalid == {("verifier", "0"): "no verdict"}
+    assert (len(run.turns), run.invalid) == (acts, {("verifier", "0"): "no verdict"})
 
 
 def test_role_rewards_by_hand() -> None:
@@ -56,8 +54,7 @@ def test_role_rewards_by_hand() -> None:
     ):
         policy = ScriptedPolicy({"solver": solutions, "verifier": reviews})
         context = ScriptedContext(SolverVerifier(), TASK, policy, tasks=TASKS, rewards=rewards)
-        sample = asyncio.run(Independent(1).sample(context))
-        assert [turn.rewards["role"] for turn in sample.turns] == wanted, solutions
+        assert [turn.rewards["role"] for turn in asyncio.run(Independent(1).sample(context)).turns] == wanted, solutions
 
 
 FILE = Path(__file__).parents[3] / "recipes" / "math" / "boxed_sums.py"
@@ -70,8 +67,7 @@ def test_the_tiny_workflow() -> None:
     right = f"\\boxed{{{task.data['answer']}}}"
     policy = ScriptedPolicy({"solver": ["sum 3", right], "verifier": "<verify>reject</verify>"})
     run = check_workflow(boxed_sums.TinySolverVerifier(), task, policy)
-    seen = [shown(act).removeprefix(task.prompt) for act, _ in run.turns]
-    assert seen == ["", " solution none", " rejected none"]
+    assert [shown(act).removeprefix(task.prompt) for act, _ in run.turns] == ["", " solution none", " rejected none"]
     assert asyncio.run(SUMS.score(task, run.answer)) == 1.0
 
 
@@ -118,5 +114,4 @@ def test_each_act_is_rewarded_for_its_own_answer(program: str, answer: str, rewa
     policy = ScriptedPolicy({TOOL_USER: program, REASONER: answer})
     given = {TOOL_USER: own_answer, REASONER: own_answer}
     context = ScriptedContext(ToolUserReasoner(turns=1), SUM, policy, tasks=TASKS, rewards=given)
-    sample = asyncio.run(Independent(1).sample(context))
-    assert [turn.rewards["role"] for turn in sample.turns] == rewards
+    assert [turn.rewards["role"] for turn in asyncio.run(Independent(1).sample(context)).turns] == rewards

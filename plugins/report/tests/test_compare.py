@@ -87,8 +87,7 @@ def test_what_is_not_decided_says_how_many_seeds_would(recipe: str, capfd: pytes
 
 def test_a_failed_run_ends_the_others(recipe: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", recipe, "fail=1 sleep=0", "--seeds", "4", "sleep=900", "--dir", "d", "--jobs", "5"]) == 2
-    error = capfd.readouterr().err
-    assert "run 'B-1': no such task (log: d/B-1.log)" in error
+    assert "run 'B-1': no such task (log: d/B-1.log)" in capfd.readouterr().err
     assert not list(Path("d").glob("*/summary.json"))
 
 
@@ -128,8 +127,7 @@ def test_the_quantiles_are_those_of_student_s_t() -> None:
 
 
 def test_what_an_interval_decides() -> None:
-    clear = estimate([0.2, 0.3, 0.25, 0.2])
-    assert decide.decided(clear) == "higher"
+    assert decide.decided(estimate([0.2, 0.3, 0.25, 0.2])) == "higher"
     assert decide.decided(estimate([-value for value in (0.2, 0.3, 0.25, 0.2)])) == "lower"
     even = estimate([-0.1, 0.1, -0.05, 0.05])
     assert (decide.decided(even), decide.decided(even, 0.2), decide.decided(even, 0.1)) == (None, "within", None)

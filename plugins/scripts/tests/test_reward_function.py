@@ -55,8 +55,7 @@ def scored(given: Any) -> FunctionScored:
 
 def test_the_function_scores_what_another_task_set_generates() -> None:
     tasks = scored(config(reward="my_reward.py:compute_score"))
-    first = tasks.generate("train", 3, 0)[0]
-    assert len(first.data["digits"]) == 5  # the options are those of the wrapped task set
+    assert len(tasks.generate("train", 3, 0)[0].data["digits"]) == 5  # the options are those of the wrapped task set
     task = Task("t", "2+2", {"answer": "4"})
     assert asyncio.run(judged(tasks, task, "4")) == (1.0, True)
     assert asyncio.run(judged(tasks, task, {"a": 1})) == (0.0, False)
@@ -81,8 +80,7 @@ def test_a_function_with_kwargs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "    return float(solution_str.strip() == ground_truth) + bonus\n"
     )
     recipe = config(reward="countdown.py:compute_score", reward_kwargs={"bonus": 1})
-    files = use_reward_function(recipe, Path("mine").resolve())
-    one_file.copy_files(files, tmp_path / "run")
+    one_file.copy_files(use_reward_function(recipe, Path("mine").resolve()), tmp_path / "run")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     plugins.use_files(one_file.files_of_run(tmp_path / "run"))
@@ -101,8 +99,7 @@ def test_an_async_function_is_awaited() -> None:
 @pytest.mark.parametrize("returned", ["'good'", "float('nan')"])
 def test_a_dry_run_refuses_what_is_no_number(tmp_path: Path, returned: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "wrong.py").write_text(f"def compute_score(**given):\n    return {returned}\n")
-    small = ("marl.task.train_size=40", "marl.task.reward=wrong.py")
-    assert main(["train", str(RECIPE), "--dry-run", *small]) == 2
+    assert main(["train", str(RECIPE), "--dry-run", *("marl.task.train_size=40", "marl.task.reward=wrong.py")]) == 2
     assert "the score must be " in capsys.readouterr().err
 
 
@@ -123,5 +120,4 @@ def test_a_run_keeps_a_copy_of_its_file(no_models: None, tmp_path: Path, capsys:
     stored: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml").marl.task)
     tasks = build(FunctionScored, stored["options"], "marl.task.options")
     assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "4")) == (1.0, True)
-    used = {each["distribution"] for each in json.loads((run / "plugins.json").read_text())}
-    assert "reward/my_reward.py" in used
+    assert "reward/my_reward.py" in {each["distribution"] for each in json.loads((run / "plugins.json").read_text())}

@@ -18,11 +18,8 @@ from marl_verl.tasks.base import Task, read_tasks, write_tasks
 
 USER = {"role": "user", "content": "2 + 2?"}
 ROW: dict[str, Any] = {
-    "data_source": "openai/gsm8k",
-    "prompt": [USER],
-    "ability": "math",
-    "reward_model": {"style": "rule", "ground_truth": "4"},
-    "extra_info": {"split": "train", "index": 3},
+    **{"data_source": "openai/gsm8k", "prompt": [USER], "ability": "math"},
+    **{"reward_model": {"style": "rule", "ground_truth": "4"}, "extra_info": {"split": "train", "index": 3}},
 }
 
 
@@ -89,8 +86,7 @@ WRONG = [4, ["4"], {"a": 4}, "", "4 apples", "1,234", "5 + 5 = 10\n#### 10"]
     [*((*case, True) for case in RIGHT.items()), *(("openai/gsm8k", truth, False) for truth in WRONG)],
 )
 def test_the_reference_is_the_ground_truth_as_verl_scores_it(source: str, truth: Any, right: bool) -> None:
-    data = {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": {}}
-    task = Task("t", "p", data)
+    task = Task("t", "p", {"data_source": source, "reward_model": {"ground_truth": truth}, "extra_info": {}})
     assert asyncio.run(judged(VerlRows(), task, VerlRows().reference(task)))[1] == right
 
 

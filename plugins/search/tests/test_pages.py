@@ -74,8 +74,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Location", f"http://127.0.0.2:{self.server.server_address[1]}/secret")
         else:
             self.send_response(404 if url.endswith("/none") else 200)
-        kind = "image/png" if url.endswith("/image") else "text/html; charset=latin-1"
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "image/png" if url.endswith("/image") else "text/html; charset=latin-1")
         self.end_headers()
         if url.endswith("/slow"):
             time.sleep(3)

@@ -55,8 +55,7 @@ def test_an_unparseable_verdict_follows_the_option_and_is_invalid(unparseable: A
     policy = ScriptedPolicy({"verifier": "yes", "searcher": queries, "answerer": ANSWER})
     run = check_workflow(SearchTeam(unparseable=unparseable, steps=3), TASK, policy, may_not_act=("searcher",))
     assert [act.agent for act, _ in run.turns] == agents
-    assert set(run.invalid.values()) == {"no verdict"}
-    assert len(run.invalid) == agents.count("verifier")
+    assert (set(run.invalid.values()), len(run.invalid)) == ({"no verdict"}, agents.count("verifier"))
 
 
 def test_a_single_agent_searches_and_answers_by_itself() -> None:

@@ -77,8 +77,7 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data:
     path.write_text(json.dumps(row))
     (task,) = SearchTasks(test=name).read(path, "test")
     question = next(row[column] for column in ("question", "Question", "Prompt") if column in row)
-    assert task.prompt == question + (WEBSITE if name == "webwalkerqa" else "")
-    assert task.data == data
+    assert (task.prompt, task.data) == (question + (WEBSITE if name == "webwalkerqa" else ""), data)
     assert SearchTasks().score(task, task.data["answers"][-1]) == 1.0
 
 
@@ -117,8 +116,7 @@ def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, 
 def test_bm25_is_its_formula() -> None:
     texts = ["red mill red", "red lake", "a city far away"]
     searched = Index(texts)
-    assert searched.search("mill", 3) == texts[:1]
-    assert searched.search("LAKE, red!", 3) == [texts[1], texts[0]]
+    assert (searched.search("mill", 3), searched.search("LAKE, red!", 3)) == (texts[:1], [texts[1], texts[0]])
     assert searched.search("red", 1) == texts[:1]
     # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2 (k1 1.5, b 0.75)
     idf = math.log(1 + 1.5 / 2.5)

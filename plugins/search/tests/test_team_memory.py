@@ -82,10 +82,7 @@ def test_the_newest_notes_stay() -> None:
     assert not memory.State({"opening": {"one": "1"}, "notes": 0}).notes
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [(None, "set marl.run.memory"), ({"readers": ["x"]}, "may not read")],
-)
+@pytest.mark.parametrize(("option", "message"), [(None, "set marl.run.memory"), ({"readers": ["x"]}, "may not read")])
 def test_what_a_run_does_not_allow_ends_the_episode(option: Any, message: str) -> None:
     with pytest.raises(WorkflowError, match=message):
         check_workflow(Notes(opened=option), TASK, POLICY)

@@ -47,8 +47,7 @@ PLAYS = {"pp": 1, "bp": 1, "bb": 2, "pbp": -1, "pbb": 2}  # payoffs of the first
 @pytest.mark.parametrize("history", ENDS)
 def test_every_play_pays_what_the_rules_say(history: str) -> None:
     words = [legal_moves(history[:at])[move == "b"].title() + "!" for at, move in enumerate(history)]
-    policy = ScriptedPolicy({"first": words[::2], "second": words[1::2]})
-    run = check_workflow(KuhnPokerGame(), TASK, policy)
+    run = check_workflow(KuhnPokerGame(), TASK, ScriptedPolicy({"first": words[::2], "second": words[1::2]}))
     assert run.answer["rewards"] == {"first": PLAYS[history], "second": -PLAYS[history]}
     assert (run.invalid, run.answer["illegal"], len(run.turns)) == ({}, 0, len(history))
     assert payoff(("Q", "K"), history) == {"bp": 1, "pbp": -1}.get(history, -PLAYS[history])
@@ -103,6 +102,5 @@ def test_the_probability_of_a_move_is_that_of_all_texts_that_name_it() -> None:
 
 
 def test_a_player_sees_its_own_card_and_the_moves() -> None:
-    policy = ScriptedPolicy({"first": ["check", "fold"], "second": "bet"})
-    run = check_workflow(KuhnPokerGame(), TASK, policy)
+    run = check_workflow(KuhnPokerGame(), TASK, ScriptedPolicy({"first": ["check", "fold"], "second": "bet"}))
     assert [shown(act) for act, _ in run.turns] == ["K", "Q check", "K check bet"]

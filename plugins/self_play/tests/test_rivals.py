@@ -167,22 +167,18 @@ def test_a_resumed_run_has_the_same_advantages_to_the_digit(tmp_path: Path) -> N
     advantages(before, FIRST)
     before.save(tmp_path / "advantage", 1)
     after.load(tmp_path / "advantage")
-    assert advantages(after, SECOND) == advantages(whole, SECOND)
-    assert after.values == whole.values
+    assert (advantages(after, SECOND), after.values) == (advantages(whole, SECOND), whole.values)
 
 
 def test_looking_ahead_and_rows_in_another_order_change_nothing() -> None:
     memory = AdvantageMemory(RAE)
     memory.recall(table(FIRST), keep=False)
     assert memory.values == {}
-    plain = AdvantageMemory(Algorithm())
-    assert plain.recall(given_table := table(FIRST)) is given_table
+    assert AdvantageMemory(Algorithm()).recall(given_table := table(FIRST)) is given_table
     order = [4, 2, 0, 3, 1]
-    mixed = RowTable.from_rows([rows(FIRST)[i] for i in order])
-    found, after = RAE.recall(mixed, {})
+    found, after = RAE.recall(RowTable.from_rows([rows(FIRST)[i] for i in order]), {})
     assert after == RAE.recall(table(FIRST), {})[1]
-    one = RAE.recall(table(FIRST), {})[0].numbers[BASELINE]
-    assert np.array_equal(found.numbers[BASELINE], one[order])
+    assert np.array_equal(found.numbers[BASELINE], RAE.recall(table(FIRST), {})[0].numbers[BASELINE][order])
 
 
 def test_explain_recomputes_a_stored_step_with_its_baselines() -> None:
@@ -190,7 +186,6 @@ def test_explain_recomputes_a_stored_step_with_its_baselines() -> None:
     advantages(memory, FIRST)
     now = memory.recall(table(SECOND))
     result = RAE.compute(now)
-    document = json.loads(json.dumps(step_document("grpo", RAE, now, result, 2)))
-    explained = ExplainedRows(document)
+    explained = ExplainedRows(json.loads(json.dumps(step_document("grpo", RAE, now, result, 2))))
     assert [record["advantage"] for record in explained] == result.advantage.tolist()
     assert explained[0]["columns"][BASELINE] == explained[0]["baseline"]

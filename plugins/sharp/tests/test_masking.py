@@ -56,8 +56,7 @@ def hidden(record: ActRecord, who: Masked) -> bool:
 
 
 def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
-    choices = [*AGENTS, *(turn.key for turn in episode.turns)]
-    return frozenset(data.draw(st.lists(st.sampled_from(choices), max_size=3)))
+    return frozenset(data.draw(st.lists(st.sampled_from([*AGENTS, *(turn.key for turn in episode.turns)]), max_size=3)))
 
 
 @each_mode
@@ -106,8 +105,7 @@ class Mixed(Workflow):
             return (await team["worker"].act(first.text, slot=name)).text
 
         lanes = asyncio.gather(lane("a", moves["left"].text), lane("b", moves["right"].text))
-        side = team["left"].act("by the way")
-        done, beside = await asyncio.gather(lanes, side)
+        done, beside = await asyncio.gather(lanes, team["left"].act("by the way"))
         return (await team["planner"].act(" ".join([*done, beside.text]))).text
 
 
@@ -127,8 +125,7 @@ ECHO = ScriptedPolicy(dict.fromkeys(("planner", "left", "right", "worker"), lamb
 )
 def test_acts_sampled_again_in_joint_moves_and_lanes(who: set[Any], mode: Mode, wanted: list[str]) -> None:
     context = ScriptedContext(Mixed(), TASK, ECHO)
-    episode = episode_of(context)
-    _, tokens = masked(context, episode, who, mode)
+    _, tokens = masked(context, episode_of(context), who, mode)
     assert sorted(asked(context)) == sorted(wanted)
     assert (tokens > 0) == bool(wanted)
 
@@ -170,8 +167,7 @@ def test_a_masked_agent_is_masked_too_where_it_acts_anew() -> None:
                 draft = await team["writer"].act(note.text)
             return draft.text
 
-    policy = ScriptedPolicy({"writer": "good", "critic": "no"})
-    context = Watched(UntilGood(), TASK, policy)
+    context = Watched(UntilGood(), TASK, ScriptedPolicy({"writer": "good", "critic": "no"}))
     episode = episode_of(context)
     assert len(episode.turns) == 1
     _, tokens = masked(context, episode, {"writer"})

@@ -223,8 +223,7 @@ class Flaky(ScriptedContext):
 
 
 @pytest.mark.parametrize(
-    ("credit", "who"),
-    [(Counterfactual(), "worker2"), (SampledShapley(without=("planner",)), "worker3")],
+    ("credit", "who"), [(Counterfactual(), "worker2"), (SampledShapley(without=("planner",)), "worker3")]
 )
 def test_an_episode_that_cannot_be_credited_is_a_failure_of_its_own(credit: ReplayCredit, who: str) -> None:
     context = Flaky(Fan(), TASK, FAN, tasks=OnlyTwo())

@@ -86,6 +86,5 @@ def test_the_team_can_be_replayed_and_answers_with_the_planners_text() -> None:
 def test_masking_finds_the_useful_the_idle_and_the_harmful_worker() -> None:
     assert credits(team(WISE)) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}  # the gossip's report has no effect
     assert credits(team(CREDULOUS)) == {READER: 0.0, IDLER: 0.0, GOSSIP: -1.0}
-    silent = team(CREDULOUS, gossip=NOTHING)
-    assert credits(silent) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
+    assert credits(team(CREDULOUS, gossip=NOTHING)) == {READER: 1.0, IDLER: 0.0, GOSSIP: 0.0}
     assert credits(team(WISE, reader=worker(False))) == {READER: 0.0, IDLER: 0.0, GOSSIP: 0.0}

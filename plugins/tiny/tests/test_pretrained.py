@@ -69,8 +69,7 @@ def test_the_demos_team_is_rewarded_for_right_stories() -> None:
         right = f"{first} {sign} {second}"
         policy = ScriptedPolicy({"reader": f"{right} =", "calculator": calculate})
         run = check_workflow(known.get("workflows", "read-and-calculate")(), task, policy)
-        assert tasks.score(task, run.answer) == 1.0
-        assert tasks.score(task, f"{run.answer}0") == 0.0
+        assert (tasks.score(task, run.answer), tasks.score(task, f"{run.answer}0")) == (1.0, 0.0)
         for reward, text in (("right-sum", right), ("right-result", f"{right} = {run.answer}")):
             for said, wanted in ((text, 1.0), (f"{text}0", 0.0), ("nothing", 0.0)):
                 turn: Any = SimpleNamespace(action=SimpleNamespace(text=said))

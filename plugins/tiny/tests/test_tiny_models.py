@@ -80,8 +80,7 @@ def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, f
 
 def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
     tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")], 2))
-    targets = [words.decode(row[row != IGNORED]) for row in labels]
-    assert targets == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
+    assert [words.decode(row[row != IGNORED]) for row in labels] == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
     prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
     assert tokens[0, : len(prompt)].tolist() == prompt
     assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
@@ -101,8 +100,7 @@ def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
     folder = tiny.ensure(spec, tmp_path)
     model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    assert type(model).__name__ == f"{network}ForCausalLM"
-    assert model.dtype == torch.float32
+    assert (type(model).__name__, model.dtype) == (f"{network}ForCausalLM", torch.float32)
     assert model.generation_config.eos_token_id == words.eos_token_id == words.convert_tokens_to_ids(end)
     prompt = words.apply_chat_template(
         chat("digits 3 1 4 1"), add_generation_prompt=True, return_tensors="pt", return_dict=False
@@ -119,8 +117,7 @@ def test_the_same_description_gives_the_same_weights_and_any_change_another_fold
     assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
     changes = [{"seed": 1}, {"good": 0.5}, {"steps": 3}, {"agents": ["asker"]}, {"task_options": {"length": 5}}]
     changes.append({"family": "llama"})
-    names = {replace(HOLDER, **change).folder(tmp_path).name for change in changes}
-    assert len(names | {one.name}) == len(changes) + 1
+    assert len({replace(HOLDER, **change).folder(tmp_path).name for change in changes} | {one.name}) == len(changes) + 1
     assert build(tiny.TinyModel, json.loads(HOLDER.to_json()), "tiny") == HOLDER
 
 

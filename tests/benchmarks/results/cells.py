@@ -101,15 +101,10 @@ def summary(claim: Claim, arm: Arm, seed: int, run: Run) -> Cell:
     greedy, sampled = curve(run, SUCCESS), curve(run, SAMPLED)
     assert run.summary is not None
     return {
-        "arm": arm.name,
-        "seed": seed,
-        "command": claim.command(arm, seed),
-        "backend": claim.backend,
-        "version": __version__,
-        "commit": commit(),
+        **{"arm": arm.name, "seed": seed, "command": claim.command(arm, seed), "backend": claim.backend},
+        **{"version": __version__, "commit": commit()},
         "machine": {name: start["machine"][name] for name in ("cpus", "memory_gib", "gpus", "python")},
-        "packages": start["packages"],
-        "seconds": round(run.summary["seconds_total"]),
+        **{"packages": start["packages"], "seconds": round(run.summary["seconds_total"])},
         "metrics": {measure.key: round(measure.of_run(run), DIGITS) for measure in claim.measures},
         "curve": {
             "step": [int(step) for step in greedy],

@@ -100,7 +100,6 @@ def planner(model: Path) -> Probability:
         prompt, answer = chat.encode([{"role": "user", "content": observation}]), [*token[right], end]
         with torch.no_grad():
             logits = network(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
-        chosen = logits.log_softmax(-1)[range(len(answer)), answer]
-        return float(chosen.sum().exp())
+        return float(logits.log_softmax(-1)[range(len(answer)), answer].sum().exp())
 
     return probability
