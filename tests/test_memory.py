@@ -55,10 +55,6 @@ def needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return estimate
 
 
-def near(found: Any, expected: dict[str, float]) -> None:
-    assert {name: pytest.approx(size) for name, size in found.items()} == expected
-
-
 @pytest.mark.parametrize("gpus", [1, 8])
 def test_full_training_of_7b(needs: Any, gpus: int) -> None:
     found = needs(f"trainer.n_gpus_per_node={gpus}", "actor_rollout_ref.actor.entropy_coeff=0.01")
@@ -71,7 +67,8 @@ def test_full_training_of_7b(needs: Any, gpus: int) -> None:
         "logits": TOKENS * 152_064 * 20.5,
     }
     training = found["each GPU of one"]
-    near(training.parts, {**{f"{name} of one": size for name, size in expected.items()}, "contexts": 2 * GIB})
+    expected = {**{f"{name} of one": size for name, size in expected.items()}, "contexts": 2 * GIB}
+    assert {name: pytest.approx(size) for name, size in training.parts.items()} == expected
     assert (training.total <= 80 * GIB) == (gpus == 8)
 
 

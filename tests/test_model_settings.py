@@ -27,11 +27,6 @@ def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: st
     return config
 
 
-def chosen(config: DictConfig) -> tuple[Any, ...]:
-    precision = config.actor.fsdp_config.mixed_precision
-    return OmegaConf.select(config, BUCKET), config.rollout.dtype, precision.param_dtype, config.model.lora.merge
-
-
 @pytest.mark.parametrize(
     ("shapes", "flags", "expected"),
     [
@@ -44,8 +39,9 @@ def test_bucket_precision_and_merging_follow_from_the_model(
     monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], flags: list[str], expected: tuple[Any, ...]
 ) -> None:
     config = settings(monkeypatch, shapes, *flags)
-    assert chosen(config) == expected
-    assert config.actor.fsdp_config.mixed_precision.reduce_dtype == "fp32"  # gradients
+    bucket, precision = OmegaConf.select(config, BUCKET), config.actor.fsdp_config.mixed_precision
+    assert (bucket, config.rollout.dtype, precision.param_dtype, config.model.lora.merge) == expected
+    assert precision.reduce_dtype == "fp32"  # gradients
 
 
 @pytest.mark.parametrize(

@@ -74,17 +74,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def fresh(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
-    return Fresh(tmp_path_factory.mktemp("fresh"), wheels)
-
-
 def test_there_is_a_wheel_of_each(wheels: Path) -> None:
     names = {path.name.split("-")[0] for path in wheels.glob("*.whl")}
     assert names == {"marl_verl", *(f"marl_verl_{extra.replace('-', '_')}" for extra in EXTRAS)}
 
 
-def test_extras_install_plugins(fresh: Fresh) -> None:
+def test_extras_install_plugins(wheels: Path, tmp_path: Path) -> None:
+    fresh = Fresh(tmp_path, wheels)
     fresh.install("marl-verl")
     assert list(fresh.plugins()) == ["builtin"]
     place = run(fresh.python, "-c", "import marl_verl; print(marl_verl.__file__)", cwd=fresh.folder)

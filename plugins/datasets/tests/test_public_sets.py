@@ -3,9 +3,10 @@
 import json
 import re
 import sys
-import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pyarrow
 import pyarrow.parquet
@@ -102,29 +103,15 @@ def test_columns_are_read_as_fields_say(
     assert (task.prompt, task.data) == (prompt, {"answer": answer})
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-    module = types.ModuleType("datasets")
-
-    def load_dataset(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        calls.append((arguments, options))
-        return ROWS
-
-    module.load_dataset = load_dataset  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "datasets", module)
-    return calls
-
-
-def test_tasks_of_the_hub_are_a_reproducible_choice(hub: list[Any]) -> None:
+def test_tasks_of_the_hub_are_a_reproducible_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Mock(return_value=ROWS)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load))
     tasks = QUIZ.generate("train", 3, 7)
-    assert hub == [(("somebody/quiz", "main"), {"split": "train"})]
+    assert load.call_args_list == [call("somebody/quiz", "main", split="train")]
     assert tasks == QUIZ.generate("train", 3, 7)
     assert len({tuple(task.id for task in QUIZ.generate("train", 3, seed)) for seed in range(8)}) > 1
-    assert [task.prompt for task in Quiz(train="quiz", train_rows=(1, 3)).generate("train", 4096, 0)] == [
-        "1 + 1?",
-        "2 + 1?",
-    ]
+    chosen = Quiz(train="quiz", train_rows=(1, 3)).generate("train", 4096, 0)
+    assert [task.prompt for task in chosen] == ["1 + 1?", "2 + 1?"]
     assert len(QUIZ.generate("train", 7, 0)) == 6
 
 

@@ -39,11 +39,6 @@ def words():
     return make_tokenizer(Inventory().vocabulary())
 
 
-@pytest.fixture(scope="module")
-def pieces():
-    return make_bpe_tokenizer(Inventory().vocabulary())
-
-
 def chat(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
@@ -57,7 +52,8 @@ def test_a_word_is_a_token_and_text_comes_back(words):
     assert len({words.pad_token_id, words.eos_token_id, words.unk_token_id}) == 3
 
 
-def test_pieces_give_every_text_back_and_one_text_has_several_pieces(pieces):
+def test_pieces_give_every_text_back_and_one_text_has_several_pieces():
+    pieces = make_bpe_tokenizer(Inventory().vocabulary())
     for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
         assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
     letters = pieces.convert_tokens_to_ids(list("message"))
