@@ -9,8 +9,8 @@ from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, a
 from marl_verl.config.variants import variant_overrides
 from marl_verl.run.progress import Display
 from marl_verl_evaluation.api import evaluate
-from marl_verl_evaluation.launch import results
 from marl_verl_evaluation.request import Options
+from marl_verl_evaluation.results import results
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training; default: the latest checkpoint

@@ -16,7 +16,6 @@ from typing import Any
 from marl_verl_inspect.episodes import read_episodes
 from marl_verl_inspect.export import Source
 from omegaconf import DictConfig, OmegaConf
-from rich.table import Table
 
 from marl_verl import plugins
 from marl_verl.config import checks
@@ -26,17 +25,19 @@ from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, shown
-from marl_verl.extensions import extension, names
+from marl_verl.extensions import names
 from marl_verl.files import read_bytes, read_json, write_json
 from marl_verl.plugins import one_file
 from marl_verl.run.prepare import check_team
 from marl_verl.run.progress import Display
+from marl_verl.run.reading import load_run
 from marl_verl.run.rehearsal import rehearse
 from marl_verl.run.run_dir import unpacked
 from marl_verl.run.supervisor import start
 from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
-from marl_verl.team import read_team
-from marl_verl_evaluation.request import MODELS, RESULT, Options, Request, check_options, find_models, requested
+from marl_verl.team import TeamConfig, read_team
+from marl_verl_evaluation import cross_play, weights
+from marl_verl_evaluation.request import MODELS, RESULT, Options, Pairing, Request, check_options
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -54,8 +55,6 @@ TAKEN = re.compile(
     r"|(ray_kwargs|transfer_queue)\..+"
 )
 """Keys that affect episodes. Others are for training and would have no effect."""
-OF_AGENTS = ("turns", "response_length", "read_length", "invalid", "cut_off")
-"""What is printed of an agent beside its rewards."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
             composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
     marl = marl_section(composed)
     team = read_team(marl, evaluation=True)
-    task, request = requested(run, team, options)
+    task, request = _requested(run, team, options)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
-    models = find_models(run, request.policies)
+    models = weights.find_models(run, request.policies)
     exports = {name: model for name, model in models.items() if isinstance(model, Source)}
     paths = {name: str(folder / MODELS / name if name in exports else model) for name, model in models.items()}
     config = evaluation_config(composed, request, paths, options.seed)
@@ -105,6 +104,24 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
     settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step, "seed": request.seed}
     settings |= {"tasks": len(tasks), "episodes": request.episodes, "k": request.ks, "overrides": list(overrides)}
     return EvaluationPlan(run, folder, resolve(config, evaluated), tasks, request, settings, files)
+
+
+def _requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, Request]:
+    """(the task of an edited episode, the request): who acts with which policy."""
+    counts: dict[str, Any] = {"episodes": options.sampled, "ks": options.ks, "at_once": options.at_once}
+    task, step, rows = None, options.step, tuple[dict[str, Any], ...]()
+    if options.cross_play:
+        partner = options.cross_play if isinstance(options.cross_play, str) else None
+        request = cross_play.pair(team, cross_play.chosen_steps(run, options.steps), partner)
+        return None, dataclasses.replace(request, **counts)
+    if options.edit:
+        task, at, rows = cross_play.edited_rows(run, *options.edit, sampled=options.sampled > 1)
+        step = at if step is None and at in (0, *load_run(run).checkpoints) else step
+    step = weights.chosen_step(run, step)
+    snapshots = weights.newest_snapshots(run, team, step)
+    assignments = weights.assign(team, step, options.swap, options.untrained, snapshots)
+    pairings = tuple(Pairing(assignments, column=row["uid"]) for row in rows) or (Pairing(assignments),)
+    return task, Request(step, pairings, rows=rows, **counts)
 
 
 def _tasks(
@@ -233,51 +250,3 @@ def _heading(plan: EvaluationPlan) -> str:
     if not request.rows:
         lines.append(f"  test    {tasks}, greedily, and {sampled}, seed {request.seed}")
     return "\n".join(lines)
-
-
-def results(document: dict[str, Any], display: Display) -> None:
-    """Print the scores of team, sides and agents, of a cross-play its matrix and ratings; and totals."""
-    if "pairings" in document:
-        extension("league", "cross-play").matrix(document, display)
-    else:
-        _print_scores(document, display)
-    failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
-    display.print(
-        f"{document['failed']} of {document['attempts']} attempts failed{failed}; "
-        f"{document['tokens']:,} tokens ({document['tokens_per_second'] or 0:,.0f} tokens/s, "
-        f"{document['answer_seconds'] or 0:.2f} s an answer), {document['seconds']:.0f} s in total"
-    )
-
-
-def _print_scores(document: dict[str, Any], display: Display) -> None:
-    """Print the scores of the team, of sides and of agents."""
-    display.console.print(_scores(document))
-    for name in ("sides", "sides_sampled"):
-        for side, scores in document.get(name, {}).items():
-            low, high = scores["wins_interval"]
-            wins = f"wins {scores['wins']:.1%} ({low:.1%} to {high:.1%}), mean outcome {scores['outcome']:.3f}"
-            display.print(f"{name.replace('_', ', ')}: {side} {wins}")
-    for agent, numbers in document["agents"].items():
-        measures = {f"reward {name}": value for name, value in numbers["rewards"].items()}
-        measures |= {name: numbers[name] for name in OF_AGENTS}
-        known = (f"{name} {value:.3g}" for name, value in measures.items() if value is not None)
-        display.print(f"agent {agent}, greedy: {', '.join(known)}")
-
-
-def _scores(document: dict[str, Any]) -> Table:
-    """A row for each score, in a column of each public set and of all tasks."""
-    table = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks, 95 % intervals")
-    columns = {f"{name}, {scores['eval_tasks']} tasks": scores for name, scores in document.get("sets", {}).items()}
-    columns["team"] = document
-    table.add_column("", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
-    for name in (name.removesuffix("_interval") for name in document if name.endswith("_interval")):
-        cells = []
-        for scores in columns.values():
-            low, high = scores[f"{name}_interval"]
-            cells.append(f"{scores[name]:.1%} ({100 * low:.1f} to {100 * high:.1f})")
-        table.add_row("success, greedy" if name == "success" else name, *cells)
-    for name in document.get("answer", {}):
-        table.add_row(name, *(f"{scores.get('answer', {}).get(name, 0.0):.3f}" for scores in columns.values()))
-    return table

@@ -21,12 +21,12 @@ import numpy as np
 from marl_verl_inspect.export import export
 
 from marl_verl.events import emit
-from marl_verl.extensions import extension
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
 from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import averages, by_set, means, play
+from marl_verl_evaluation.cross_play import result
 from marl_verl_evaluation.request import MODELS, RESULT, Request
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
         "sides": list(request.sides),
         "eval_tasks": len(trainer.data.held_out),
         "episodes": max(1, request.episodes),
-        **extension("league", "cross-play").result(request, all_reports),
+        **result(request, all_reports),
         **totals([report for reports in all_reports for report in reports], time.monotonic() - start),
     }
 

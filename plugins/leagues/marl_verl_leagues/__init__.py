@@ -1,1 +1,1 @@
-"""Leagues: agents that act with past versions of a policy, and checkpoints that play each other."""
+"""Leagues: agents that act with past versions of a policy."""

@@ -5,4 +5,4 @@ from marl_verl.plugins import Registry, hookimpl
 
 @hookimpl
 def marl_register(registry: Registry) -> None:
-    """A recipe names `opponent` in an agent's section, and the command line `--cross-play`: both are entry points."""
+    """A recipe names `opponent` in an agent's section, which is an entry point."""

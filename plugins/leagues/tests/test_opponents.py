@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from marl_verl_evaluation.launch import evaluation_config
-from marl_verl_evaluation.request import Assignment, Pairing, Request, assign
+from marl_verl_evaluation.request import Assignment, Pairing, Request
+from marl_verl_evaluation.weights import assign
 from marl_verl_leagues.opponent import Opponent
 from marl_verl_leagues.opponents import DECAY, MODEL, SAVED, Past, Pool, Snapshots, check, read
 from omegaconf import OmegaConf

@@ -1,5 +1,4 @@
-"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers, and
-`matrix` prints them.
+"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers.
 
 `marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
 
@@ -7,26 +6,33 @@
 and reward component, difference = mean over tasks of (reward beside the last partner - reward beside the earlier one).
 
 `marl-verl replay RUN --episode ID --edit ACT TEXT`: per agent and reward component, and for score and success of the
-team, difference = mean over sessions of (edited continuation - recorded continuation).
+team, difference = mean over sessions of (edited continuation - recorded continuation). Both have the same sessions and
+seeds, and begin with the effects of the stored episode before the act: arm `recorded` with the act's own action, arm
+`edited` with a text as its action. Other acts of the same joint move did not see it and stay; later ones are new.
 """
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from marl_verl_evaluation.request import Assignment, Pairing, Request, assign, chosen_step
-from marl_verl_inspect.text import line
-from rich.table import Table
+from marl_verl_inspect.episodes import file_of_episode, read_episodes
+from marl_verl_inspect.replay import differences as replay_differences
+from marl_verl_inspect.replay import replay
 
 from marl_verl.backend.protocol import Report
+from marl_verl.episode import Action, ActRecord, Journal
+from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError, check_known
 from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.run.progress import Display
+from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig, sides_of
-from marl_verl_leagues.elo import interval, ratings
+from marl_verl_evaluation.elo import interval, ratings
+from marl_verl_evaluation.request import Assignment, Pairing, Request
+from marl_verl_evaluation.weights import assign, chosen_step
 
 Outcomes = Mapping[str, float]
 """Side -> its outcome, of one episode."""
@@ -109,6 +115,27 @@ def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assign
     return tuple(Pairing({**last, partner: used}, label, f"{partner}@{step}") for step, used in policies.items())
 
 
+def edited_rows(
+    run: Path, name: str, act: str, text: str, sampled: bool
+) -> tuple[Task, int, tuple[dict[str, Any], ...]]:
+    """(task, step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
+    file = read_episodes(file_of_episode(run, name))
+    episode = file.episode(name)
+    if changed := replay_differences(episode, replay(file.header, episode)):
+        raise MarlError(f"episode '{name}' is not what is stored: {changed[0]}")
+    acts = {":".join(record.act.key): record for record in episode.journal.acts()}
+    check_known(f"act of episode '{name}'", act, acts)
+    records, edited = episode.journal.records, acts[act]
+    at, joint = records.index(edited), edited.act.joint
+    later = [record for record in records[at + 1 :] if isinstance(record, ActRecord)]
+    kept = [record for record in later if joint is not None and record.act.joint == joint]
+    task, rows = json.dumps(asdict(episode.task)), []
+    for arm, action in (("recorded", edited.action), ("edited", Action(text))):
+        begun = Journal((*records[:at], ActRecord(edited.act, action), *kept), episode.journal.seed)
+        rows.append({"task": task, "uid": arm, "keep": True, "sampled": sampled, "journal": encode_journal(begun)})
+    return episode.task, file.header.step, tuple(rows)
+
+
 def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
     """The numbers of a cross-play from the reports of each pairing: outcomes and ratings; or differences of rewards."""
     if request.rows:
@@ -185,49 +212,3 @@ def _by_task(tasks: Sequence[Sequence[Rewards]], partner: str) -> dict[str, dict
     return {
         name: {task: float(np.mean(rewards)) for task, rewards in by_task.items()} for name, by_task in values.items()
     }
-
-
-def matrix(document: Mapping[str, Any], display: Display) -> None:
-    if document["sides"]:
-        _sides(document, display)
-    elif edit := document["settings"].get("edit"):
-        title = f"{edit[1]} of episode {edit[0]} says {line(edit[2], 60)}: step {document['step']} continues"
-        _differences(document["pairings"], title, "", display)
-    else:
-        *_, last = document["pairings"]
-        title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
-        _differences(document["pairings"], title, "beside ", display)
-
-
-def _differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:
-    """A row for each agent and component: its mean in the last pairing, and the differences to earlier ones."""
-    *earlier, last = pairings
-    table = Table(title=title)
-    for column in ("agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)):
-        table.add_column(column, overflow="fold")
-    for name, value in last["rewards"].items():
-        gains = [pairing["difference"].get(name, {}) for pairing in earlier]
-        table.add_row(name, f"{value:.3f}", *(_number(gain.get("mean"), gain.get("interval")) for gain in gains))
-    display.console.print(table)
-
-
-def _sides(document: Mapping[str, Any], display: Display) -> None:
-    (rows, columns), pairings = document["sides"], document["pairings"]
-    table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
-    table.add_column(f"{rows} \\ {columns}", no_wrap=True)
-    for name in dict.fromkeys(pairing["column"] for pairing in pairings):
-        table.add_column(name, justify="right", overflow="fold")
-    for name in dict.fromkeys(pairing["row"] for pairing in pairings):
-        row = [pairing for pairing in pairings if pairing["row"] == name]
-        table.add_row(name, *(_number(own["outcome"][rows], own["outcome_interval"][rows]) for own in row))
-    display.console.print(table)
-    for name, own in document["elo"].items():
-        display.print(f"Elo {own['rating']:+.0f} ({own['interval'][0]:+.0f} to {own['interval'][1]:+.0f})  {name}")
-    if first := document.get("elo_first_side"):
-        low, high = first["interval"]
-        display.print(f"side {rows} is worth {first['rating']:+.0f} Elo ({low:+.0f} to {high:+.0f})")
-
-
-def _number(value: float | None, interval: Sequence[float] | None) -> str:
-    width = f" +-{(interval[1] - interval[0]) / 2:.3f}" if interval else ""
-    return "-" if value is None else f"{value:+.3f}{width}"

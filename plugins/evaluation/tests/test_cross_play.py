@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marl_verl_evaluation import run as evaluate
+from marl_verl_evaluation.cross_play import differences, pair, pairing_result
+from marl_verl_evaluation.elo import SCALE, WIDTH, ratings
 from marl_verl_evaluation.request import Assignment, Pairing, Request
-from marl_verl_leagues.cross_play import differences, matrix, pair, pairing_result
-from marl_verl_leagues.elo import SCALE, WIDTH, ratings
+from marl_verl_evaluation.results import results
 from omegaconf import OmegaConf
 from rich.console import Console
 
@@ -117,7 +118,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     assert result["elo"]["p@20"]["rating"] > 100
     assert result["elo_first_side"]["rating"] == pytest.approx(0, abs=1e-6)
     text = io.StringIO()
-    matrix({**result, "settings": {}}, Display(Console(file=text, width=120)))
+    results({**result, "settings": {}, "seconds": 1.0}, Display(Console(file=text, width=120)))
     for part in ("red \\ blue", "-20.000", "p@20", "side red is worth"):
         assert part in text.getvalue()
 
@@ -159,7 +160,7 @@ def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch
     assert trainer.seeds == [20, 20]
     assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
     text = io.StringIO()
-    matrix({**result, "settings": {}}, Display(Console(file=text, width=120)))
+    results({**result, "settings": {}, "seconds": 1.0}, Display(Console(file=text, width=120)))
     assert "-20.000 +-0.000" in text.getvalue()
 
 
