@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (16_710, 18_000),
     "raises per 1,000 lines of the core": (10.7, 12),
-    "lines of distributions": (23_010, 17_000),
-    "lines of tests": (32_170, 32_000),
+    "lines of distributions": (23_020, 17_000),
+    "lines of tests": (31_900, 32_000),
     "exported names": (99, 110),
     "kinds of parts": (8, 8),
     "layers": (7, 8),
