@@ -211,7 +211,7 @@ def _other_version(requirement: str) -> str:
 def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object], parts: Registry) -> tuple[str, ...]:
     """Import a plugin, run its `marl_register` and add its hooks. Returns their names. MarlError where it is broken."""
     source = parts.source
-    # plugin code may raise anything
+    # plugin code may raise anything; a package may have no hook: runs store its version
     with user_error(f"{source} cannot be loaded from '{source.target}'", Exception, SystemExit, line=True):
         plugin: Any = import_plugin()
         plugin = plugin() if inspect.isclass(plugin) else plugin
@@ -220,7 +220,7 @@ def _register(manager: pluggy.PluginManager, import_plugin: Callable[[], object]
             check_known("hook", name, HOOKS)
             if not hasattr(getattr(plugin, name), f"{PROJECT}_impl"):
                 raise MarlError(f"'{name}' has no decorator '@hookimpl'")
-        if not hooks and not source.distribution.startswith(one_file.REWARDS):
+        if not hooks and not hasattr(plugin, "__path__") and not source.distribution.startswith(one_file.REWARDS):
             raise MarlError(f"it implements no hook; valid: {', '.join(sorted(HOOKS))}")
         if "marl_register" in hooks:
             plugin.marl_register(parts)

@@ -1,8 +1,0 @@
-"""Registers nothing: with it, a run stores the version and the content of this distribution."""
-
-from marl_verl.plugins import Registry, hookimpl
-
-
-@hookimpl
-def marl_register(registry: Registry) -> None:
-    """Clients, tools and the gateway are imported, not named in a recipe."""
