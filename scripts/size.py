@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 LIMITS = {
     "lines of the core": (16_710, 18_000),
     "raises per 1,000 lines of the core": (10.7, 12),
-    "lines of distributions": (23_020, 17_000),
+    "lines of distributions": (22_970, 17_000),
     "lines of tests": (31_900, 32_000),
     "exported names": (99, 110),
     "kinds of parts": (8, 8),
