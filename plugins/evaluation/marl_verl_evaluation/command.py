@@ -7,10 +7,7 @@ from typing import Any
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
-from marl_verl.run.progress import Display
-from marl_verl_evaluation.api import evaluate
-from marl_verl_evaluation.request import Options
-from marl_verl_evaluation.results import results
+from marl_verl_evaluation.options import Options
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training; default: the latest checkpoint
@@ -75,6 +72,10 @@ def run(options: argparse.Namespace) -> int:
 
 def evaluated(run: Path, overrides: list[str], options: argparse.Namespace, **chosen: Any) -> Path:
     """Evaluate and print the result. Returns the file of its episodes."""
+    from marl_verl.run.progress import Display  # here: --help needs none of it
+    from marl_verl_evaluation.api import evaluate
+    from marl_verl_evaluation.results import results
+
     display = Display()
     done = evaluate(run, overrides, plugins=options.plugin, backend=options.backend, progress=display, **chosen)
     results(done.numbers, display)

@@ -1,7 +1,6 @@
 """Evaluations (`marl-verl eval`): `plan` checks one before any process is started or file is written, `launch` runs it
 and stores its result in the run directory, and `results` prints it."""
 
-import copy
 import dataclasses
 import itertools
 import re
@@ -37,7 +36,8 @@ from marl_verl.run.supervisor import start
 from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl_evaluation import cross_play, weights
-from marl_verl_evaluation.request import MODELS, RESULT, Options, Pairing, Request, check_options
+from marl_verl_evaluation.options import Options, check_options
+from marl_verl_evaluation.request import MODELS, RESULT, Pairing, Request
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -147,11 +147,10 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def evaluation_config(config: DictConfig, request: Request, models: Mapping[str, str], seed: int | None) -> DictConfig:
-    """The unresolved config of an evaluation, from the run's composed config, without other policies.
+    """Make the run's composed config the unresolved one of an evaluation, without other policies.
 
     `models`: policy of the evaluation -> the model for its servers.
     """
-    config = copy.deepcopy(config)
     OmegaConf.set_struct(config, False)
     marl = config.marl
     sections: Any = OmegaConf.to_container(marl.policies)
