@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-Receiver = Callable[[dict[str, Any]], object]
-_receiver: Receiver | None = None
+receiver: Callable[[dict[str, Any]], object] | None = None
+"""Called with the events of this process, for a run in the process of the command line."""
 
 EVENTS_VARIABLE = "MARL_VERL_EVENTS"
 """The file descriptor of the events, one JSON object per line."""
@@ -19,37 +19,11 @@ SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
 
 
 def emit(event: str, **values: Any) -> None:
-    """Send an event to the command line, if this process was started by one, or to the function of `received`."""
-    if _receiver is not None:
-        _receiver(json.loads(json.dumps({"event": event, **values}, default=float)))
+    """Send an event to the command line, if this process was started by one, or to the `receiver`."""
+    if receiver is not None:
+        receiver(json.loads(json.dumps({"event": event, **values}, default=float)))
     elif descriptor := os.environ.get(EVENTS_VARIABLE):
         os.write(int(descriptor), (json.dumps({"event": event, **values}, default=float) + "\n").encode())
-
-
-@contextmanager
-def received(receiver: Receiver) -> Iterator[list[BaseException]]:
-    """Call a function with the events of this process, one at a time. Yields a list for an exception of it, which every
-    later event and the end of the context raise, too: code that sends events may catch it."""
-    global _receiver
-    lock, failures = threading.RLock(), list[BaseException]()
-
-    def receive(event: dict[str, Any]) -> None:
-        with lock:
-            if failures:
-                raise failures[0]
-            try:
-                receiver(event)
-            except BaseException as error:
-                failures.append(error)
-                raise
-
-    previous, _receiver = _receiver, receive
-    try:
-        yield failures
-    finally:
-        _receiver = previous
-    if failures:
-        raise failures[0]
 
 
 @contextmanager

@@ -1,11 +1,9 @@
-"""Calls in threads, limits of time, and breakpoints, at which limits wait."""
+"""Calls in threads, and limits of time."""
 
 import asyncio
 import contextvars
 import ctypes
 import inspect
-import os
-import pdb
 import signal
 import sys
 import threading
@@ -22,7 +20,6 @@ ATTACHED = threading.Event()  # set once a debugger has stopped this process
 IN_PROGRESS: list[float] = []  # when the awaited calls of `call_in_thread` began
 PATIENCE = 5.0
 """Seconds until an exception is raised again in a thread that has not ended."""
-_prompt = threading.RLock()  # one thread at a time reads the terminal
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -32,11 +29,6 @@ def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
     with ThreadPoolExecutor(max_workers=max(1, len(calls))) as threads:
         futures = {name: threads.submit(call) for name, call in calls.items()}
         return {name: future.result() for name, future in futures.items()}
-
-
-def in_order(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
-    """Run calls one after another and return their results."""
-    return {name: call() for name, call in calls.items()}
 
 
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
@@ -113,42 +105,13 @@ class Limit(asyncio.Timeout):  # type: ignore[misc]
 
 
 @contextmanager
-def breakpoints(stopped: Callable[[], object] | None) -> Iterator[None]:
-    """In this context `breakpoint()` calls `stopped` and opens a prompt, or another debugger of PYTHONBREAKPOINT; with
-    None it does nothing. The first one marks the process as being debugged, for its whole life: limits that expire from
-    then on are ignored."""
-    previous = sys.breakpointhook
-
-    def stop(*arguments: Any, **options: Any) -> Any:
-        if stopped is None:
-            return None
-        ATTACHED.set()
-        stopped()
-        if os.environ.get("PYTHONBREAKPOINT") or previous is not sys.__breakpointhook__:
-            return previous(*arguments, **options)
-        return _Debugger(nosigint=True).set_trace(sys._getframe(1))
-
-    sys.breakpointhook = stop
+def without_breakpoints() -> Iterator[None]:
+    """In this context `breakpoint()` does nothing."""
+    previous, sys.breakpointhook = sys.breakpointhook, lambda *_, **__: None
     try:
         yield
     finally:
         sys.breakpointhook = previous
-
-
-class _Debugger(pdb.Pdb):
-    """`quit` ends the run, as Ctrl-C does: an exception in the code at hand would only fail an episode."""
-
-    _quits = False
-
-    def interaction(self, *arguments: Any) -> None:
-        with _prompt:
-            super().interaction(*arguments)
-        if self._quits:  # not earlier: the prompt ignores Ctrl-C
-            signal.raise_signal(signal.SIGINT)
-
-    def set_quit(self) -> None:
-        self._quits = True
-        self.set_continue()
 
 
 def outside_loop(call: Callable[[], T]) -> T:
@@ -172,40 +135,14 @@ def outside_loop(call: Callable[[], T]) -> T:
     except BaseException as error:
         while not future.done():
             for thread in threads:
-                _raise_in(thread, type(error))
+                raise_in(thread, type(error))
             wait([future], timeout=PATIENCE)
         raise
 
 
-def _raise_in(thread: int, error: type[BaseException]) -> None:
+def raise_in(thread: int, error: type[BaseException]) -> None:
     """Raise an exception at the next line of Python of another thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
-
-
-def interrupt(thread: int) -> None:
-    """Raise KeyboardInterrupt in a thread; what waits in C is interrupted in the main thread only."""
-    if thread != threading.main_thread().ident:
-        _raise_in(thread, KeyboardInterrupt)
-        return
-    signal.pthread_kill(thread, signal.SIGINT)
-
-
-@contextmanager
-def interrupted_at_once() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt where the main thread is; asyncio's own handler waits for a blocked task."""
-
-    def interrupt_now(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, interrupt_now)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class TimeUp(BaseException):

@@ -16,7 +16,6 @@ import pytest
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
 from marl_verl.run.checkpoint import team as checkpoint
-from marl_verl.threads import in_order
 from tests.test_fingerprint import run_config
 
 
@@ -61,7 +60,8 @@ class Run(checkpoint.Checkpoints):
         names = ["policies/one"] if small else ["policies/one", "policies/two", "critics/team"]
         self.parts = {name: Saved(content) for name in names}
         self.data, self.schedule = Place({"at": step}), Place({"rows": [step]})
-        super().__init__(self.config, run, self.parts, self.data, self.schedule, in_order)
+        together: Any = lambda calls: [call() for call in calls.values()]  # noqa: E731
+        super().__init__(self.config, run, self.parts, self.data, self.schedule, together)
 
     def save(self) -> None:
         """As a step of the trainer does: the name comes when the step's metrics are stored."""

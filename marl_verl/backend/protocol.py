@@ -178,7 +178,7 @@ class Backend:
     """A backend that has started: its policies and critics, its rollouts, the store of rows."""
 
     policies: Any  # `Policies`
-    rollouts: Any  # `sample` plays tasks and waits; of verl with the methods that the asynchronous schedule needs
+    rollouts: Any  # `sample` plays tasks and waits; of verl also `workers`, the actors that play them
     store: RowStore
 
 

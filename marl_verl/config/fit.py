@@ -34,7 +34,7 @@ from marl_verl.options import Part, config_of
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
-from marl_verl.threads import TimeUp, breakpoints, time_limit
+from marl_verl.threads import TimeUp, time_limit, without_breakpoints
 
 MOST_MOVES = 3
 SECONDS = 40.0  # of a sampler for a task, and of an algorithm for the rows
@@ -125,7 +125,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
             credit.check(list(team.agents))
 
 
-@breakpoints(None)
+@without_breakpoints()
 def check_advantage(synthetic: "SyntheticTeam") -> None:
     """MarlError if the algorithm lacks a reward or a group column of synthetic rows, or one of its parts fails."""
     algorithm, turns = synthetic.algorithm, synthetic.turns(0)
@@ -151,7 +151,7 @@ class SyntheticTeam:
     team: TeamConfig
     moves: tuple[tuple[str, ...], ...] = ()
 
-    @breakpoints(None)
+    @without_breakpoints()
     def turns(self, number: int, episodes: int | None = None) -> list[Turn]:
         """The turns of task `number`: all, or those of its first `episodes`. MarlError where the sampler fails."""
         name, agents = self.algorithm.sampler, self.team.agents

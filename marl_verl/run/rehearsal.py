@@ -18,7 +18,7 @@ from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.tasks.base import observation
 from marl_verl.team import TeamConfig
-from marl_verl.threads import TimeUp, breakpoints, time_limit
+from marl_verl.threads import TimeUp, time_limit, without_breakpoints
 
 SECONDS = 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
@@ -51,7 +51,7 @@ class Rehearsal(SamplingContext):
             warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
 
 
-@breakpoints(None)
+@without_breakpoints()
 def rehearse_split(
     workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, parts: tuple[str, ...] = ()
 ) -> Moves:
@@ -106,7 +106,7 @@ def rehearse(
 
     try:
         # an endless loop would block `wait_for`
-        with all_awaited(context.label), breakpoints(None), time_limit(2 * SECONDS):
+        with all_awaited(context.label), without_breakpoints(), time_limit(2 * SECONDS):
             asyncio.run(asyncio.wait_for(play(), timeout=SECONDS))
     except WorkflowError as error:
         for why in (why for key, why in run.refused.items() if key not in MESSAGES):

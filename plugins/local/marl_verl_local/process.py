@@ -9,21 +9,24 @@ import importlib
 import logging
 import os
 import sys
+import threading
 import traceback
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
 
+from marl_verl import events
 from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.config.placement import Pool
 from marl_verl.config.stored import BACKEND
 from marl_verl.errors import MarlError, RunError, check, format_error
-from marl_verl.events import emit, received
-from marl_verl.run.progress import Display
+from marl_verl.events import emit
+from marl_verl.run.progress import Display, Event
 from marl_verl.run.supervisor import RunEvents
-from marl_verl.threads import breakpoints, outside_loop
+from marl_verl.threads import outside_loop
+from marl_verl_local.interrupts import breakpoints
 
 
 @check
@@ -42,19 +45,19 @@ def check_settings(config: Any, pools: Sequence[Pool]) -> Iterator[str]:
 def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display) -> None:
     """Call the function `work` ("module:name") with the run directory. If it fails, its traceback is in the log; an
     exception of the display's callback is raised as it is."""
-    events = RunEvents(folder, display, "local")
+    shown = RunEvents(folder, display, "local")
     module, _, name = work.partition(":")
 
     def call() -> None:
         emit("phase", name="loading verl")
         getattr(importlib.import_module(module), name)(folder.resolve())
 
-    with events.shown(), contextlib.ExitStack() as context:
+    with shown.shown(), contextlib.ExitStack() as context:
         context.callback(end_processes)
         context.enter_context(_environment(gpu))
         context.enter_context(_logged(log))
         context.enter_context(breakpoints(display.stop_drawing))
-        failures = context.enter_context(received(events.handle))
+        failures = context.enter_context(_received(shown.handle))
         try:
             outside_loop(call)
         except Exception as error:
@@ -70,6 +73,31 @@ def load() -> None:
     with _environment(gpu=False), _logged(Path(os.devnull)), contextlib.suppress(Exception):
         for name in ("marl_verl.trainer.run", "marl_verl_local.session"):
             importlib.import_module(name)
+
+
+@contextlib.contextmanager
+def _received(receiver: Callable[[Event], object]) -> Iterator[list[BaseException]]:
+    """Call a function with the events of this process, one at a time. Yields a list for an exception of it, which every
+    later event and the end of the context raise, too: code that sends events may catch it."""
+    lock, failures = threading.RLock(), list[BaseException]()
+
+    def receive(event: Event) -> None:
+        with lock:
+            if failures:
+                raise failures[0]
+            try:
+                receiver(event)
+            except BaseException as error:
+                failures.append(error)
+                raise
+
+    previous, events.receiver = events.receiver, receive
+    try:
+        yield failures
+    finally:
+        events.receiver = previous
+    if failures:
+        raise failures[0]
 
 
 @contextlib.contextmanager

@@ -3,10 +3,10 @@
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import getfile
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,9 +30,12 @@ from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
-from marl_verl.threads import in_order, interrupt, interrupted_at_once
 from marl_verl_local.engine import LocalCritic, LocalWorkers
+from marl_verl_local.interrupts import interrupt, interrupted_at_once
 from marl_verl_local.server import LocalServer
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @contextmanager
@@ -145,8 +148,12 @@ class FrozenPolicy(Runtime):
 class LocalPolicies(Policies):
     """`Policies` that compute one after another, each with all cores or the GPU."""
 
-    critic, frozen, learner, together = Critic, FrozenPolicy, TrainedPolicy, staticmethod(in_order)
+    critic, frozen, learner = Critic, FrozenPolicy, TrainedPolicy
     shares_base = False
+
+    @staticmethod
+    def together(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
+        return {name: call() for name, call in calls.items()}
 
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:

@@ -1,0 +1,77 @@
+"""Breakpoints and Ctrl-C of a run in this process."""
+
+import os
+import pdb
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from marl_verl.threads import ATTACHED, raise_in
+
+_prompt = threading.RLock()  # one thread at a time reads the terminal
+
+
+@contextmanager
+def breakpoints(stopped: Callable[[], object]) -> Iterator[None]:
+    """In this context `breakpoint()` calls `stopped` and opens a prompt, or another debugger of PYTHONBREAKPOINT.
+    The first one marks the process as being debugged, for its whole life: limits that expire from then on are
+    ignored."""
+    previous = sys.breakpointhook
+
+    def stop(*arguments: Any, **options: Any) -> Any:
+        ATTACHED.set()
+        stopped()
+        if os.environ.get("PYTHONBREAKPOINT") or previous is not sys.__breakpointhook__:
+            return previous(*arguments, **options)
+        return _Debugger(nosigint=True).set_trace(sys._getframe(1))
+
+    sys.breakpointhook = stop
+    try:
+        yield
+    finally:
+        sys.breakpointhook = previous
+
+
+class _Debugger(pdb.Pdb):
+    """`quit` ends the run, as Ctrl-C does: an exception in the code at hand would only fail an episode."""
+
+    _quits = False
+
+    def interaction(self, *arguments: Any) -> None:
+        with _prompt:
+            super().interaction(*arguments)
+        if self._quits:  # not earlier: the prompt ignores Ctrl-C
+            signal.raise_signal(signal.SIGINT)
+
+    def set_quit(self) -> None:
+        self._quits = True
+        self.set_continue()
+
+
+def interrupt(thread: int) -> None:
+    """Raise KeyboardInterrupt in a thread; what waits in C is interrupted in the main thread only."""
+    if thread != threading.main_thread().ident:
+        raise_in(thread, KeyboardInterrupt)
+        return
+    signal.pthread_kill(thread, signal.SIGINT)
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt where the main thread is; asyncio's own handler waits for a blocked task."""
+
+    def interrupt_now(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not usual or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt_now)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
