@@ -23,6 +23,8 @@
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.
 - `parts`: a module whose parts of algorithms have short names in every config.
 - `model`, `pretrained`: sources of models (`marl_verl.models.sources`).
+- `client`: the module `endpoint` of `marl.policies.NAME.endpoint`, with `check(policy, endpoint)` before a run, `reach`
+  when it starts, `endpoint_key`, and `EndpointClient`, a `Client` of `backend/rollout/clients.py`.
 - `backend`: a module for `marl.run.backend=NAME`, with `opened(config, phase, host)`, the `Backend` of a run's config
   (`backend/protocol.py`). That of `local`, whose runs are in the command's process, also has `check_settings(config,
   pools)`, which raises MarlError; `run_here`; `load()`, which imports what a run needs; and `train`, the command.

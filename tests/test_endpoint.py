@@ -7,13 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from marl_verl_endpoints.client import EndpointClient, check, endpoint_key, reach
 
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext
 from marl_verl.algo.sampling.sampler import sample_lines
-from marl_verl.backend.rollout.clients import EndpointClient, reach
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext, request_seed
-from marl_verl.config.policy_models import check_endpoint, endpoint_key
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
@@ -166,7 +165,7 @@ def test_a_key_that_a_server_repeats_is_in_no_error_log_or_journal(
 def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUDGE_KEY", key)
     with pytest.raises(MarlError, match="a key of ASCII letters") as error:
-        check_endpoint("judge", Endpoint("http://host/v1", "m", "JUDGE_KEY"))
+        check("judge", Endpoint("http://host/v1", "m", "JUDGE_KEY"))
     assert key not in str(error.value)
 
 
@@ -180,7 +179,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, m
 )
 def test_a_secret_in_the_config_is_refused_without_showing_it(url: str, variable: str | None) -> None:
     with pytest.raises(MarlError) as error:
-        check_endpoint("judge", Endpoint(url, "m", variable))
+        check("judge", Endpoint(url, "m", variable))
     assert "sk-very-secret" not in "".join(traceback.format_exception(error.value))
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import openai
 import pytest
+from marl_verl_endpoints.client import EndpointClient
 from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_tiny.factory import make_tokenizer
 
 from marl_verl.algo.sampling import drive
 from marl_verl.algo.sampling.context import TaskContext
-from marl_verl.backend.rollout.clients import EndpointClient
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Act, Action, Run, Workflow, replay
 from marl_verl.episode.codec import decode_journal, encode_journal

@@ -15,7 +15,7 @@ PUBLIC = (
 # agents of frameworks and judges act by the effects of a run; public sets and baselines work as the core does; commands
 # read what a run has written, and check what it needs; a backend and the checks of parts look inside
 INSIDE = ("agents", "judges", "leagues", "distil", "teacher", "datasets", "sandbox", "tiny", "report", "diagnose")
-INSIDE += ("testing", "scripts", "inspect", "asynchronous", "local", "evaluation", "baselines")
+INSIDE += ("testing", "scripts", "inspect", "asynchronous", "local", "endpoints", "evaluation", "baselines")
 FOLDERS = [path for path in sorted(ROOT.glob("plugins/*")) if path.name not in INSIDE]
 FILES = [path for folder in FOLDERS for path in sorted(folder.glob("marl_verl_*/**/*.py"))]
 

@@ -135,9 +135,7 @@ class Runtime:
         a variable of a runtime environment: Ray would show it."""
         if self.policy.endpoint is None:
             return None
-        from marl_verl.config.policy_models import endpoint_key  # not at the top: training workers import this module
-
-        return endpoint_key(self.name, self.policy.endpoint)
+        return extension("client", "endpoint").endpoint_key(self.name, self.policy.endpoint)
 
     def sleep(self) -> None:
         """Free the memory of sampling where training needs it."""

@@ -1,11 +1,8 @@
 """The model of each policy: a local folder, a name on the hub, a model to make, or an external endpoint."""
 
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -13,19 +10,17 @@ from marl_verl import plugins
 from marl_verl.config.stored import is_local
 from marl_verl.episode import Act
 from marl_verl.errors import MarlError, check, missing, user_error
-from marl_verl.extensions import extension, names
+from marl_verl.extensions import extension, names, required
 from marl_verl.models.chat import Chat, with_template
 from marl_verl.models.count import on_hub, shapes
 from marl_verl.models.parsers import Parsers, restricts
 from marl_verl.models.sources import ModelToMake, Pretrained, Source, pretrained
 from marl_verl.tasks.base import SCORED
-from marl_verl.team import Endpoint, Named, PolicyConfig, TeamConfig, acting
+from marl_verl.team import Named, PolicyConfig, TeamConfig, acting
 
 DEFAULT_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's default, which counts as not set
-SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the query of a URL
 WEIGHTS = ("*.safetensors", "*.bin")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 
 
 def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> dict[str, ModelToMake]:
@@ -33,7 +28,7 @@ def made_models(config: DictConfig, team: TeamConfig, marl: dict[str, Any]) -> d
     made: dict[str, ModelToMake] = {}
     for name, policy in team.policies.items():
         if policy.endpoint is not None:
-            check_endpoint(name, policy.endpoint)
+            required("client", "endpoint", f"'marl.policies.{name}.endpoint'", "endpoints").check(name, policy.endpoint)
         elif policy.script is not None:
             plugins.load().get("scripts", policy.script)
         elif policy.made is None:
@@ -168,23 +163,3 @@ def local_model(whose: str, path: Any) -> Path | None:
     if not folder.is_dir():
         raise missing(f"model folder of {whose}:", folder, folder.parent.glob("*/"))
     return folder
-
-
-def check_endpoint(name: str, endpoint: Endpoint) -> None:
-    """MarlError for an invalid address or a missing key of policy `name`'s endpoint. Makes no request."""
-    parts = urlsplit(endpoint.url)
-    if parts.scheme not in ("http", "https") or parts.password is not None or SECRET.search(parts.query):
-        example = "such as http://localhost:8000/v1, without a key or a password, since a run stores its config"
-        raise MarlError(f"'marl.policies.{name}.endpoint.url' must be an HTTP URL {example}")
-    endpoint_key(name, endpoint)
-
-
-def endpoint_key(name: str, endpoint: Endpoint) -> str:
-    """The API key of policy `name`'s endpoint. MarlError where its environment variable is not set."""
-    if endpoint.key_variable is None:
-        return NO_KEY
-    key = os.environ.get(endpoint.key_variable, "").strip()
-    if not re.fullmatch("[!-~]+", key):  # an HTTP client would show it; the name, too, may be the key itself
-        where = f"'marl.policies.{name}.endpoint.key_variable'"
-        raise MarlError(f"{where} must name an exported environment variable with a key of ASCII letters and signs")
-    return key

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from marl_verl import plugins
 from marl_verl.backend.protocol import Host, endpoints, opened, reported
-from marl_verl.backend.rollout.clients import reach
 from marl_verl.config.stored import read_config
 from marl_verl.events import Phases, emit
+from marl_verl.extensions import required
 from marl_verl.files import read_json, write_json
 from marl_verl.plugins import one_file
 from marl_verl.run.checkpoint.folders import complete
@@ -62,7 +62,7 @@ def session(folder: Path) -> "Iterator[Trainer]":
     config: Any = read_config(folder / "config.yaml")
     plugins.use_files(one_file.files_of_run(folder))
     for name, endpoint in endpoints(config).items():
-        reach(name, endpoint)
+        required("client", "endpoint", f"endpoint of policy '{name}'", "endpoints").reach(name, endpoint)
     phase, host = Phases(), Host(Parent().leave, partial(how_to_continue, folder))
     with opened(config, phase, host) as backend:
         from marl_verl.trainer.loop import Trainer  # with torch, which is imported while Ray starts

@@ -17,7 +17,7 @@ from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.algo.sampling.sampler import add_columns, sample_lines
 from marl_verl.backend.protocol import Report, RowStore, TaskRow, TurnCount
-from marl_verl.backend.rollout.clients import Client, EndpointClient, PolicyClient, ScriptClient, default_sampling
+from marl_verl.backend.rollout.clients import Client, PolicyClient, ScriptClient, default_sampling
 from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
 from marl_verl.backend.rollout.rows import JointObservations, row_fields, row_tag
 from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
@@ -44,7 +44,8 @@ def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
     policy, rollout = team.policies[name], config.actor_rollout_ref.rollout
     if policy.endpoint is not None:
         longest = int(config.data.max_response_length)
-        return EndpointClient(name, policy.endpoint, server, rollout, longest, policy.stop)
+        client = extension("client", "endpoint").EndpointClient
+        return client(name, policy.endpoint, server, rollout, longest, policy.stop)
     if policy.script is not None:
         return ScriptClient(name, policy.script, plugins.load().get("scripts", policy.script), rollout)
     section = config.policies[name]

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
+from marl_verl_endpoints.client import endpoint_key
 from torch.nn.utils.rnn import pad_sequence
 
-from marl_verl.config.policy_models import endpoint_key
 from marl_verl.errors import MarlError, format_error
 from marl_verl.team import Endpoint
 

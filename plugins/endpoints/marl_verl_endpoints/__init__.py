@@ -1,0 +1,1 @@
+"""Policies that an OpenAI-compatible server outside the run plays."""
