@@ -76,8 +76,7 @@ def find_models(run: Path, policies: Mapping[str, Assignment]) -> dict[str, str 
     config, models = read_config(run / "config.yaml"), dict[str, str | Source]()
     for name, assignment in policies.items():
         if assignment.weights == "trained":
-            checkpoint = folders.intact(folders.choose(run, assignment.step), f"policies/{assignment.source}/")
-            source = Source.of(checkpoint, assignment.source, config)
+            source = Source.of(run, assignment.step, assignment.source, config)
             ready = source.folder / "huggingface"
             whole = source.lora is None and any(any(ready.glob(pattern)) for pattern in WEIGHTS)
             models[name] = str(ready.resolve()) if whole else source

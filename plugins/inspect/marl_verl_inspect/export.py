@@ -51,8 +51,9 @@ class Source:
     settings: dict[str, Any]
 
     @classmethod
-    def of(cls, checkpoint: Path, policy: str, config: Any) -> "Source":
-        """A policy in a checkpoint of the run with this config.yaml."""
+    def of(cls, run: Path, step: int | None, policy: str, config: Any) -> "Source":
+        """A policy in the run's checkpoint of a step, or in its newest one. MarlError if it is missing or damaged."""
+        checkpoint = folders.intact(folders.choose(run, step), f"policies/{policy}/")
         settings: Any = OmegaConf.to_container(config.policies[policy].actor_rollout_ref.model)
         return cls(policy, folders.step_of(checkpoint), checkpoint / "policies" / policy, settings)
 
@@ -75,7 +76,7 @@ def choose(run: Path, name: str, step: int | None) -> Source:
     check_run(run, "config.yaml")
     config = read_config(run / "config.yaml")
     check_known("trained policy", name, team_of(config).trained)
-    return Source.of(folders.intact(folders.choose(run, step), f"policies/{name}/"), name, config)
+    return Source.of(run, step, name, config)
 
 
 def export(source: Source, output: Path, merge: bool = False) -> str:
