@@ -1,4 +1,4 @@
-"""Tasks: the task set interface, task files, and rows of verl."""
+"""Tasks: the task set interface and task files."""
 
 from marl_verl.tasks.base import DrawnTasks, Split, Task, TaskSet, distinct, held_out, quick, read_rows
 
