@@ -102,4 +102,5 @@ def test_options_change_a_copy_and_come_back_from_json() -> None:
     assert AT_GRPO.options() == before
     assert AT_GRPO.with_options({"sampler": None, "loss": None}) == AT_GRPO.with_options(None) == AT_GRPO
     # a new part begins with its own defaults
-    assert algorithm(changed_, returns="path_sum").options()["advantage"]["returns"] == {"name": "path_sum", "gamma": 1}
+    path = "marl_verl_baselines.returns:PathSum"
+    assert algorithm(changed_, returns="path_sum").options()["advantage"]["returns"] == {"name": path, "gamma": 1}

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from marl_verl_baselines import GAE
+from marl_verl_baselines import GAE, PathSum, TreeMean
 from marl_verl_inspect.replay import _score, differences, rerun
 from marl_verl_mars2.algorithm import Shaped
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.rows import row
 
 from marl_verl import Task, TaskSet, Workflow, plugins
-from marl_verl.algo.advantage import Advantage, Discounted, Immediate, PathSum, Returns, RowTable, TreeMean
+from marl_verl.algo.advantage import Advantage, Discounted, Immediate, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.sampling import Independent, Sample, Sampler
 from marl_verl.config.fit import SyntheticTeam, check_advantage, check_sides

@@ -13,11 +13,11 @@ from marl_verl.algo.advantage.estimator import (
     PerRole,
     Rows,
 )
-from marl_verl.algo.advantage.returns import Discounted, Immediate, PathSum, Returns, TreeMean
+from marl_verl.algo.advantage.returns import Discounted, Immediate, Returns
 from marl_verl.algo.advantage.rows import AGENT, SIBLINGS, TASK, TURN, Group, RowTable, group_ids
 
 __all__ = ["Advantage", "AdvantageResult", "Estimator", "GroupEstimator", "Overlong", "PerRole", "RowTable"]
 __all__ += ["Baseline", "LeaveOneOut", "Max", "Mean", "NoBaseline", "Population", "Scale"]
-__all__ += ["Discounted", "Immediate", "PathSum", "Returns", "TreeMean"]
+__all__ += ["Discounted", "Immediate", "Returns"]
 __all__ += ["AGENT", "SIBLINGS", "TASK", "TURN", "Group", "group_ids"]
 __all__ += ["FloatArray", "IntArray", "Memory", "Rows", "combine", "group_mean"]

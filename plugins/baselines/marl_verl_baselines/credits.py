@@ -8,10 +8,10 @@ import numpy as np
 
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, deepest_first
 from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
-from marl_verl.algo.advantage.returns import sum_joint_turns
 from marl_verl.algo.advantage.rows import SIBLINGS, TASK, Group, RowTable, group_ids
 from marl_verl.algo.credit import TableCredit
 from marl_verl.options import Share, Small
+from marl_verl_baselines.returns import sum_joint_turns
 
 Mode = Literal["mean_norm", "mean_std_norm"]
 

@@ -13,59 +13,13 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray, combine, group_mean
 from marl_verl.algo.advantage.compare import Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.estimator import Advantage, AdvantageResult, Estimator, Rows
-from marl_verl.algo.advantage.returns import Discounted, Scope
 from marl_verl.algo.advantage.rows import BATCH, TASK, Group, RowTable, group_ids, sample_ids
 from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_of
 from marl_verl.algo.credit import TAKEN
 from marl_verl.errors import MarlError
 from marl_verl.options import Share, Small
 from marl_verl_baselines.credits import Mode, same_observation, step_returns
-
-
-@dataclass(frozen=True)
-class GAE(Discounted):
-    """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
-
-    Generalised advantage estimation (docs/algorithms.md, Critics): V(o), column `value` of a row, is a critic's value
-    of the observation before the action, and 0 after the agent's last turn; t counts its turns in the session by index,
-    also in concurrent lanes. The critic's target is A_t + V_t. An agent with a frozen policy has A = 0.
-    Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
-
-    Attributes:
-        critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
-    """
-
-    name: ClassVar[str] = "gae"
-    lam: Share = 0.95
-    critic: Scope = "policy"
-
-    def wants_critic(self) -> Scope:
-        return self.critic
-
-    def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        return self.stages(table, reward)[-1][1]
-
-    def stages(self, table: RowTable, reward: FloatArray) -> list[tuple[str, FloatArray]]:
-        """V, the TD error delta, the target and A, each [n]."""
-        there = ~np.isnan(table.values)
-        if not there.any():
-            raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
-        table.check_roles(there, "'value'")
-        value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
-        turns = combine([table.uid.codes, table.session, table.agent.codes], len(table))
-        order = np.lexsort((table.index, turns))
-        turns = turns[order]
-        v = value[order]
-        goes_on = np.append(turns[1:] == turns[:-1], False)
-        delta = np.empty(len(table))
-        delta[order] = reward[order] + self.gamma * np.where(goes_on, np.append(v[1:], 0.0), 0.0) - v
-        back = Discounted(self.gamma * self.lam).compute(table, delta)
-        return [("value", value), ("TD error", delta), ("value target", back + value), (f"returns: {self.name}", back)]
-
-    def target(self, table: RowTable, ret: FloatArray) -> FloatArray:
-        """[n] A + V; 0 where there is no value."""
-        return ret + np.nan_to_num(table.values)
-
+from marl_verl_baselines.returns import GAE
 
 GRPO_TRAJECTORY_MEAN = Algorithm(advantage=Advantage(sample="session_mean", group=TASK, singleton="raw"))
 """A = (r_episode - mean_uid) / (std_uid + 1e-6), the same for every row of an episode.

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Gt
+from marl_verl_baselines import PathSum, TreeMean
 
 from marl_verl.algo.advantage import (
     SIBLINGS,
@@ -20,13 +21,11 @@ from marl_verl.algo.advantage import (
     Max,
     Mean,
     NoBaseline,
-    PathSum,
     Population,
     Returns,
     Rows,
     RowTable,
     Scale,
-    TreeMean,
     group_ids,
     group_mean,
 )
