@@ -42,10 +42,14 @@ class RewardMix(Part):
 class Mix(RewardMix):
     """r = sum over components c of w_c * r_c.
 
-    `Mix(team=1.0, role=0.5)` names its components; `Mix()` sums all components of a row with weight 1.
+    `Mix(team=1.0, role=0.5)` names its components. An agent that has one on none of its rows gets 0 for it (an agent
+    without a role reward). MarlError for a component that no row has and the run does not declare, and for one, other
+    than `tool`, that an agent has on some of its rows only: these rows would be rewarded by different rules.
+
+    `Mix()` sums all components of a row, without those that another part consumes. MarlError for a row without any.
 
     Attributes:
-        weights: component -> weight; None: the sum of all components, see `total` and `weighted`.
+        weights: component -> weight; None: the sum.
     """
 
     name: ClassVar[str] = "weights"
@@ -61,30 +65,17 @@ class Mix(RewardMix):
         return tuple(name for name in ("tool", *COSTS) if name in (self.weights or ()))
 
     def compute(self, table: RowTable) -> FloatArray:
-        return total(table) if self.weights is None else weighted(table, self.weights)
-
-
-def total(table: RowTable) -> FloatArray:
-    """r = sum_c r_c over the components of a row, without those that another part consumes. MarlError if none."""
-    names = sorted(table.rewards.keys() - table.own)
-    table.check(np.any([table.present[name] for name in names], axis=0), "has no reward component")
-    return sum((table.rewards[name] for name in names), np.zeros(len(table)))
-
-
-def weighted(table: RowTable, weights: Mapping[str, float]) -> FloatArray:
-    """r = sum_c w_c r_c.
-
-    An agent that has a component on none of its rows gets 0 for it (an agent without a role reward). MarlError for a
-    component that no row has and the run does not declare, and for one, other than `tool`, that an agent has on some of
-    its rows only: these rows would be rewarded by different rules.
-    """
-    reward = np.zeros(len(table))
-    for name, weight in sorted(weights.items()):
-        present = table.having(name)
-        if name != "tool":  # 0 without a call, as in SHARP
-            table.check_roles(present, f"reward '{name}'")
-        reward += weight * table.rewards.get(name, 0.0)
-    return reward
+        reward = np.zeros(len(table))
+        if self.weights is None:
+            names = sorted(table.rewards.keys() - table.own)
+            table.check(np.any([table.present[name] for name in names], axis=0), "has no reward component")
+            return sum((table.rewards[name] for name in names), reward)
+        for name, weight in sorted(self.weights.items()):
+            present = table.having(name)
+            if name != "tool":  # 0 without a call, as in SHARP
+                table.check_roles(present, f"reward '{name}'")
+            reward += weight * table.rewards.get(name, 0.0)
+        return reward
 
 
 @quick
