@@ -12,8 +12,7 @@ import pytest
 from marl_verl_evaluation.launch import evaluation_config
 from marl_verl_evaluation.request import Assignment, Pairing, Request
 from marl_verl_evaluation.weights import assign
-from marl_verl_leagues.opponent import Opponent
-from marl_verl_leagues.opponents import DECAY, MODEL, SAVED, Past, Pool, Snapshots, check, read
+from marl_verl_leagues.opponent import DECAY, MODEL, SAVED, Opponent, Past, Pool, Snapshots, check, read
 from omegaconf import OmegaConf
 from safetensors.numpy import save_file
 
