@@ -14,7 +14,6 @@ from tests.test_losses import ROWS, log_probs
 from tests.verl_actor import UNMOVED, Actor, cpu_verl
 
 LORA = ("marl.policies.one.model.lora_rank=4", "marl.policies.one.model.lora_alpha=8")
-EPOCHS = "actor_rollout_ref.actor.ppo_epochs=2"
 LIMIT = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20"
 """Tokens of a micro-batch: as many as the longest sequence."""
 SHARED, SEPARATE = "rows that share prefixes", "the same rows, separate"
@@ -23,7 +22,7 @@ CASES: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "a mean over rows of means over tokens": ("gspo", 7, ()),
     "a mean over rows of sums over tokens": ("reinforce", 7, ()),
     "importance weights": ("ppo-clip-tis", 6, ()),
-    "two epochs": ("ppo-clip", 5, (EPOCHS,)),
+    "two epochs": ("ppo-clip", 5, ("actor_rollout_ref.actor.ppo_epochs=2",)),
     "a rank without a row": ("reinforce", 1, ()),
     "adapters": ("ppo-clip", 7, LORA),
     SHARED: ("ppo-clip-tis", 7, ()),

@@ -13,8 +13,7 @@ import time
 from multiprocessing import shared_memory
 from pathlib import Path
 
-WHO = "who.json"
-NAP = "import time; time.sleep(300)"
+WHO, NAP = "who.json", "import time; time.sleep(300)"
 
 
 def work(folder: Path) -> None:

@@ -12,10 +12,8 @@ from tests.verl_actor import Actor, Row
 pytestmark = pytest.mark.slow
 SEEDS, RATES = {"one": 11, "two": 22}, {"one": 0.05, "two": 0.02}
 SETTINGS = (
-    "actor_rollout_ref.model.lora_rank=2",
-    "actor_rollout_ref.model.lora_alpha=8",
-    "actor_rollout_ref.actor.optim.optimizer=AdamW",
-    "actor_rollout_ref.actor.optim.clip_grad=1.0",
+    *("actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.model.lora_alpha=8"),
+    *("actor_rollout_ref.actor.optim.optimizer=AdamW", "actor_rollout_ref.actor.optim.clip_grad=1.0"),
 )
 ROWS = {
     "one": [Row([5, 6, 7], [8, 9], 1.0, [0.0, 0.0], [0.0, 0.0]), Row([5, 6], [4, 9], -0.5, [0.0, 0.0], [0.0, 0.0])],

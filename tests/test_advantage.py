@@ -38,13 +38,10 @@ def test_a_constant_group_has_advantage_exactly_zero(eps: float) -> None:
 
 def test_statistics_per_agent() -> None:
     rows = [
-        row("q0", 0, 0, 0, "solver", role=1.0),
-        row("q0", 1, 0, 0, "solver", role=0.0),
-        row("q1", 0, 0, 0, "solver", role=1.0),
-        row("q1", 1, 0, 0, "solver", role=1.0),
+        *(row("q0", 0, 0, 0, "solver", role=1.0), row("q0", 1, 0, 0, "solver", role=0.0)),
+        *(row("q1", 0, 0, 0, "solver", role=1.0), row("q1", 1, 0, 0, "solver", role=1.0)),
         row("q0", 0, 1, 0, "judge", role=1.0),  # session 1 ended before the judge
-        row("q1", 0, 1, 0, "judge", role=0.0),
-        row("q1", 1, 1, 0, "judge", role=0.0),
+        *(row("q1", 0, 1, 0, "judge", role=0.0), row("q1", 1, 1, 0, "judge", role=0.0)),
         row("q2", 0, 0, 0, "judge", role=0.0),
     ]
     table = RowTable.from_rows(rows)

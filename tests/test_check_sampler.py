@@ -17,23 +17,15 @@ from marl_verl_testing.workflows import TASK, Hashed, Mark, Programmed, Solo, ow
 
 from marl_verl.algo.sampling import Independent, Sample, Sampler, SamplingContext
 
-ROLES = {"solver": own_words}
 STEPS = Programmed((Solo("solver"), Mark("propose"), Solo("critic"), Mark("propose"), Solo("solver")))
 
 
 SAMPLERS: list[Sampler] = [
-    Independent(),
-    BestOf(),
-    GreedyBaseline(3),
-    GreedyTree(),
-    GreedyTree(partial_value="rollout"),
-    GreedyTree(partial_value="zero"),
-    JointTree(max_nodes=7, stop_above=0.6),
-    JointTree(partial_value="zero"),
-    JointTree(joint="cross", max_nodes=30),
-    TreeSearch(),
+    *(Independent(), BestOf(), GreedyBaseline(3)),
+    *(GreedyTree(), GreedyTree(partial_value="rollout"), GreedyTree(partial_value="zero")),
+    *(JointTree(max_nodes=7, stop_above=0.6), JointTree(partial_value="zero"), JointTree(joint="cross", max_nodes=30)),
     TreeSearch(strategy="stack", prior="beta", arms=["solver", "critic"], partial_value="zero"),
-    TreeSearch(guide="public", partial_value="zero"),
+    *(TreeSearch(), TreeSearch(guide="public", partial_value="zero")),
 ]
 
 
@@ -41,7 +33,7 @@ SAMPLERS: list[Sampler] = [
 @given(workflow=workflows(failing=True), seed=st.integers(0, 99), count=st.integers(1, 3))
 @settings(max_examples=6)
 def test_every_sampler_on_random_workflows(sampler: Sampler, workflow: Programmed, seed: int, count: int) -> None:
-    options: dict[str, Any] = {"tasks": Hashed(), "rewards": ROLES, "seed": seed, "orders": 1}
+    options: dict[str, Any] = {"tasks": Hashed(), "rewards": {"solver": own_words}, "seed": seed, "orders": 1}
     size = next(field.name for field in dataclasses.fields(sampler))  # type: ignore[arg-type]
     sampler = dataclasses.replace(sampler, **{size: count})  # type: ignore[type-var]
     check_sampler(sampler, workflow, TASK, talkers(seed), may_fail=True, **options)

@@ -126,9 +126,7 @@ def test_a_run_is_continued_with_its_own_config(run: Path, monkeypatch: pytest.M
     assert (run / "checkpoints" / "step_20" / "team.json").is_file()
 
 
-def test_a_run_may_be_continued_on_another_backend(
-    run: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_may_go_on_with_another_backend(run: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = "trainer.total_training_steps=50"
     assert prepare.continue_run(run, [steps]).resolved.marl.run.backend == "verl"
     make_run_directory(prepare.continue_run(run, [steps, "marl.run.backend=local"]), Display.of(False))
@@ -163,9 +161,7 @@ class _Planted:
 
 @pytest.mark.parametrize("dump", [torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))])
 @pytest.mark.parametrize("file", ["random.pt", "policies/asker/model_world_size_1_rank_0.pt"])
-def test_a_checkpoint_with_code_is_not_loaded(
-    run: Path, refused: Refused, file: str, dump: Callable[[object, Path], object]
-) -> None:
+def test_a_checkpoint_with_code_is_not_loaded(run: Path, refused: Refused, file: str, dump: Any) -> None:
     saved = run / "checkpoints" / "step_20"
     (saved / file).parent.mkdir(parents=True, exist_ok=True)
     dump({"a": _Planted()}, saved / file)
@@ -184,9 +180,6 @@ HEAVY += ("agents", "langgraph", "langchain_openai", "pydantic_ai", "autogen_age
 HEAVY += ("textarena", "pettingzoo", "verifiers", "nltk", "pygame")
 
 
-TREES = str(RECIPE.parents[2] / "examples" / "trees.json")
-
-
 LIGHT = ("hydra", "omegaconf", "matplotlib", "rich", "pandas", "scipy")
 IMPORTED: dict[str, tuple[str, ...]] = {  # what a process does one after the other -> what it must not have imported
     "import marl_verl": (*LIGHT, "numpy", "asyncio"),
@@ -194,7 +187,7 @@ IMPORTED: dict[str, tuple[str, ...]] = {  # what a process does one after the ot
     "import marl_verl.plugins; marl_verl.plugins.discover('').get('algorithms', 'grpo')": LIGHT,
     **{f"marl_verl.cli.main.main({line!r})": more for line, more in (
         (["plugins"], LIGHT),
-        (["explain", TREES, "--json"], LIGHT),
+        (["explain", str(RECIPE.parents[2] / "examples" / "trees.json"), "--json"], LIGHT),
         (["train", str(RECIPE), "--dry-run"], ()),
     )},
 }  # fmt: skip

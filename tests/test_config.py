@@ -38,13 +38,10 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     config = compose(
         recipe,
         [
-            "marl.policies.one.frozen=true",
-            "marl.policies.one.actor.optim.lr=1e-4",
-            "marl.agents.asker.sampling.temperature=0.5",
-            "marl.algorithm.name=at-grpo",
+            *("marl.policies.one.frozen=true", "marl.policies.one.actor.optim.lr=1e-4"),
+            *("marl.agents.asker.sampling.temperature=0.5", "marl.algorithm.name=at-grpo"),
             "marl.algorithm.options.rewards.alpha=0.5",
-            "actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2",
-            "+marl.agents.extra={policy: one}",
+            *("actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2", "+marl.agents.extra={policy: one}"),
             "trainer.total_training_steps=7",
         ],
         hardware="cpu",

@@ -130,8 +130,7 @@ def test_no_text_becomes_a_control_token(name: str) -> None:
     words = spoken.tokenizer
     plain = [message for message in TALK if "tool_calls" not in message and message["role"] != "tool"]
     talk, tools = (plain[:2] + plain[2:], None) if name == "gemma" else (TALK, ADD)
-    harmless = spoken.encode(talk, tools)
-    controls = [*spoken.controls.ids.values()]
+    harmless, controls = spoken.encode(talk, tools), [*spoken.controls.ids.values()]
     assert set(TEMPLATES[name][0]) < set(controls)
     nested = controls[-1][:3] + controls[-1] + controls[-1][3:]
     texts = [
@@ -152,11 +151,8 @@ def test_other_texts_keep_their_tokens() -> None:
     for name in TEMPLATES:
         spoken = chat(name)
         for text in (
-            "<think> so </think>",
-            "<tool_call>is</tool_call>",
-            "<|so|> <| |> [INST <|im_end",
-            "<table>\n\n| so |",
-            "<arg_key>",
+            *("<think> so </think>", "<tool_call>is</tool_call>", "<|so|> <| |> [INST <|im_end"),
+            *("<table>\n\n| so |", "<arg_key>"),
         ):
             said = [
                 {"role": "user", "content": text},

@@ -22,8 +22,7 @@ from tests.chat_client import ACT, STRIPS, client, messages
 from tests.tool_formats import ARGUMENTS, FORMATS
 
 SCHEMA = {"type": "object", "properties": {"command": {"type": "string"}, "n": {"type": "integer"}}}
-RUN = {"type": "function", "function": {"name": "run", "parameters": SCHEMA}}
-TOOLS = {"tools": [RUN]}
+TOOLS = {"tools": [{"type": "function", "function": {"name": "run", "parameters": SCHEMA}}]}
 FORCED = {**TOOLS, "tool_choice": "required"}
 NAMED = {**TOOLS, "tool_choice": {"type": "function", "function": {"name": "run"}}}
 DEEP = '{"a":' * 3000 + "1" + "}" * 3000

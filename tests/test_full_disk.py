@@ -54,14 +54,8 @@ for name in sys.argv[2:]:
 def test_a_full_disk_ends_a_run_with_its_reason(tmp_path: Path) -> None:
     variables = {**os.environ, EVENTS_VARIABLE: "1"}
     with (tmp_path / "train.log").open("w") as log:
-        done = subprocess.run(
-            [sys.executable, "-c", CODE, str(tmp_path), *FILES],
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            timeout=60,
-        )
+        command = [sys.executable, "-c", CODE, str(tmp_path), *FILES]
+        done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, stderr=log, text=True, timeout=60)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     why = "the disk or a quota is full. Free some space, or lower marl.checkpoint.keep, "
     assert len(events) == len(FILES), (tmp_path / "train.log").read_text()

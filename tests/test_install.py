@@ -73,7 +73,6 @@ child = subprocess.check_output([sys.executable, "-m", "child"], text=True, env=
 found = [where(), str(verl_configs()), child.strip()]
 print(json.dumps(found))
 """
-CHILD = "import importlib.util\nprint(importlib.util.find_spec('verl').origin)\n"
 
 
 def test_a_checkout_in_the_working_directory_is_not_used(tmp_path: Path) -> None:
@@ -82,7 +81,7 @@ def test_a_checkout_in_the_working_directory_is_not_used(tmp_path: Path) -> None
     (checkout / "verl" / "__init__.py").touch()
     (checkout / "program.py").write_text(PROGRAM)
     modules.mkdir()
-    (modules / "child.py").write_text(CHILD)
+    (modules / "child.py").write_text("import importlib.util\nprint(importlib.util.find_spec('verl').origin)\n")
     command = [sys.executable, "-m", "program", str(modules)]
     for paths in ("", f".{os.pathsep}{checkout}"):
         env = {**os.environ, "PYTHONPATH": paths} if paths else dict(os.environ)

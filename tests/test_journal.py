@@ -30,17 +30,10 @@ values = st.recursive(
 )
 messages = st.lists(st.fixed_dictionaries({"role": words, "content": words}), min_size=1, max_size=3).map(tuple)
 acts = st.builds(Act, words, words, st.integers(0), st.integers(0), messages, st.none() | st.integers(0))
-actions = st.builds(
-    Action,
-    words,
-    st.lists(st.integers(0), max_size=4),
-    st.lists(st.integers(0), max_size=4),
-    st.lists(st.floats(allow_nan=False), max_size=4),
-    st.none() | words,
-    st.none() | st.integers(0),
-    st.just(0.0),  # wall-clock time is not stored
-    st.none() | st.integers(0),
-)
+ids, floats = st.lists(st.integers(0), max_size=4), st.lists(st.floats(allow_nan=False), max_size=4)
+number = st.none() | st.integers(0)
+# st.just: wall-clock time is not stored
+actions = st.builds(Action, words, ids, ids, floats, st.none() | words, number, st.just(0.0), number)
 calls = st.builds(CallRecord, words, st.lists(values, max_size=3).map(as_json), values.map(as_json))
 failed = st.builds(lambda what: CallRecord("tools:f", "[]", raised=Raised.of(ValueError(what))), values)
 records = st.builds(ActRecord, acts, actions) | calls | failed

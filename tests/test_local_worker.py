@@ -25,10 +25,8 @@ Pairs = Sequence[tuple[list[int], list[int]]]
 PAIRS: Pairs = [([3, 9], [12, 7, 20, 8]), ([4, 11, 22, 5], [25, 13, 6]), ([8, 8, 21], [14, 15]), ([26], [9])]
 SETTINGS = (
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=20",  # several micro-batches an update
-    "actor_rollout_ref.actor.optim.optimizer=AdamW",
-    "actor_rollout_ref.actor.optim.lr=0.01",
-    "actor_rollout_ref.actor.optim.lr_warmup_steps=3",
-    "actor_rollout_ref.actor.optim.clip_grad=0.3",
+    *("actor_rollout_ref.actor.optim.optimizer=AdamW", "actor_rollout_ref.actor.optim.lr=0.01"),
+    *("actor_rollout_ref.actor.optim.lr_warmup_steps=3", "actor_rollout_ref.actor.optim.clip_grad=0.3"),
     "actor_rollout_ref.actor.entropy_coeff=0.01",
 )
 LORA = ("actor_rollout_ref.model.lora_rank=2", "actor_rollout_ref.model.lora_alpha=8")
@@ -127,9 +125,7 @@ def assert_equal(one: Any, other: Any, relative: float = 1e-6) -> None:
         assert one == other
 
 
-def cubed(
-    old_log_prob: Any, log_prob: Any, advantages: Any, response_mask: Any, loss_agg_mode: str, config: Any, **_: Any
-) -> Any:
+def cubed(old_log_prob: Any, log_prob: Any, advantages: Any, response_mask: Any, **_: Any) -> Any:
     """A loss as plugins register it."""
     loss = -(advantages * (log_prob - old_log_prob + 1) ** 3 * response_mask).sum() / response_mask.sum()
     return loss, {"actor/cubed": loss.detach().item()}
@@ -278,9 +274,7 @@ def state(actor: Actor) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("overrides", "makers"), [(LORA, (fsdp2, local)), ((), (local, fsdp2))], ids=["lora, to local", "full, from local"]
 )
-def test_checkpoints_continue_on_either_backend(
-    verl_model: Path, overrides: tuple[str, ...], makers: tuple[Workers, Workers], tmp_path: Path
-) -> None:
+def test_checkpoints_continue_on_either_backend(verl_model: Path, overrides: Any, makers: Any, tmp_path: Path) -> None:
     from marl_verl_inspect import export as files
 
     before, after = (started(make, verl_model, *overrides) for make in makers)

@@ -22,10 +22,8 @@ data: {train_batch_size: 8}
 
 def test_a_policys_settings_go_over_the_loss_and_a_frozen_one_need_not_fit(composed: DictConfig) -> None:
     mine = [
-        "marl.algorithm.options.loss=gspo-tis",
-        "marl.policies.two.actor.clip_ratio_low=0.01",
-        "marl.policies.two.rollout.calculate_log_probs=false",
-        "actor_rollout_ref.rollout.load_format=dummy",
+        *("marl.algorithm.options.loss=gspo-tis", "marl.policies.two.actor.clip_ratio_low=0.01"),
+        *("marl.policies.two.rollout.calculate_log_probs=false", "actor_rollout_ref.rollout.load_format=dummy"),
     ]
     config = resolved(composed, *mine, "marl.policies.two.frozen=true")
     # no weights are synced to the servers of a frozen policy: they load them

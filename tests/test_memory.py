@@ -27,11 +27,9 @@ marl:
   policies: {one: {model: {path: MODEL}}, two: {model: {path: MODEL}}}
 data: {max_prompt_length: 1024, max_response_length: 1024}
 """
-BIG = "Qwen/Qwen2.5-7B"
 # a layer of it: queries and output 2 x 3584 x 3584, keys and values 2 x 512 x 3584, MLP 3 x 3584 x 18944
 LAYER, ENDS = 233_046_016, 2 * 152_064 * 3584
-P = 28 * LAYER + ENDS
-TOKENS = 16384
+P, TOKENS = 28 * LAYER + ENDS, 16384
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +41,7 @@ def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    def estimate(*overrides: str, model: str = BIG, hardware: str = "gpu") -> dict[str, Need]:
+    def estimate(*overrides: str, model: str = "Qwen/Qwen2.5-7B", hardware: str = "gpu") -> dict[str, Need]:
         monkeypatch.setenv(HARDWARE_VARIABLE, hardware)
         recipe = tmp_path / "recipe.yaml"
         recipe.write_text(RECIPE.replace("MODEL", model))

@@ -47,9 +47,7 @@ def test_bucket_precision_and_merging_follow_from_the_model(
 @pytest.mark.parametrize(
     ("shapes", "device", "expected"), [(TINY, "cpu", False), (SMOLLM2, "cpu", True), (SMOLLM2, "cuda", False)]
 )
-def test_large_models_are_updated_alone(
-    monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], device: str, expected: bool
-) -> None:
+def test_large_models_update_alone(monkeypatch: pytest.MonkeyPatch, shapes: Any, device: str, expected: bool) -> None:
     monkeypatch.setattr(placement, "shapes", lambda folder: shapes)
     monkeypatch.setattr(placement, "cpu_run", lambda: device == "cpu")
     assert placement.uses_all_cores("/models/one") == expected

@@ -1,7 +1,6 @@
 """Rows packed into one sequence, as verl's engine gives them to a model: each row is computed as if it were alone."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +27,7 @@ ONE_MICRO_BATCH = ("actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536",)
     ],
     ids=["packed", "packed, with trees", "packed and fused, with paths"],
 )
-def test_verls_update_of_packed_rows_is_that_of_padded_rows(
-    settings: Sequence[str], verl_model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packed_rows_update_as_padded_ones(settings: Any, verl_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 
     forward = Qwen3ForCausalLM.forward
@@ -63,9 +60,7 @@ def test_verls_update_of_packed_rows_is_that_of_padded_rows(
         ({"use_fused_kernels": True}, {"final_logit_softcapping": None}, None),
     ],
 )
-def test_what_would_give_wrong_log_probs_is_refused(
-    settings: dict[str, Any], config: dict[str, Any], message: str | None, tmp_path: Path
-) -> None:
+def test_what_gives_wrong_log_probs_is_refused(settings: Any, config: Any, message: str | None, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma2", **config}))
     kernels = {"use_liger": False, "use_fused_kernels": False, "fused_kernel_options": {"impl_backend": "torch"}}
     model = OmegaConf.create({"path": str(tmp_path), "use_remove_padding": True, **kernels, **settings})

@@ -175,11 +175,8 @@ def planned(recipe: Path, part: str, *overrides: str) -> str:
     return describe(plan_run(Path("shown.yaml"), list(overrides)))
 
 
-SHOWN = [*of("plugins.md", "yaml"), *of("algorithms.md", "yml"), *of("sampling.md", "yaml"), *of("teams.md", "yaml")]
-
-
 @pytest.mark.slow
-@cases(SHOWN)
+@cases([*of("plugins.md", "yaml"), *of("algorithms.md", "yml"), *of("sampling.md", "yaml"), *of("teams.md", "yaml")])
 def test_a_part_of_a_recipe_fits_the_quickstart(block: Block, known: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "load", lambda: known)
     described = planned(QUICKSTART / "inventory.yaml", block.code, *SMALL)

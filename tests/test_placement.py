@@ -19,9 +19,7 @@ ROLLOUT = {
 }
 
 
-def case(
-    policies: dict[str, Any], pools: dict[str, Any] | None = None, **trainer: int
-) -> tuple[DictConfig, TeamConfig]:
+def case(policies: dict[str, Any], pools: Any = None, **trainer: int) -> tuple[DictConfig, TeamConfig]:
     marl = {
         **{"run": {}, "agents": {f"agent-{name}": {"policy": name} for name in policies}, "policies": policies},
         **{"pools": pools or {}, "task": {"name": "t"}, "workflow": {"name": "w"}, "algorithm": {"name": "a"}},

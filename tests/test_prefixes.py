@@ -55,8 +55,7 @@ def forest_of(rows: Sequence[Sequence[int]], branches: bool, most: int) -> Fores
 @settings(max_examples=200, deadline=None)
 def test_a_row_is_a_path_that_sees_itself(rows: list[Row], branches: bool, most: int) -> None:
     written = [tokens(row) for row in rows]
-    lengths = np.array([*map(len, written)])
-    forest = forest_of(written, branches, most)
+    lengths, forest = np.array([*map(len, written)]), forest_of(written, branches, most)
     layouts, trees, columns = forest.layout()
     starts = np.cumsum([0, *(lengths + branches)])
     for row, tree, start in zip(written, trees, starts, strict=False):

@@ -37,7 +37,6 @@ from tests.model_configs import CONFIGS
 
 pytestmark = pytest.mark.slow
 RECIPES = Path(__file__).parents[1] / "recipes"
-SCRIPTS = sorted(RECIPES.glob("*/run_*.sh"))
 FAMILIES = sorted(table.parent for table in RECIPES.glob(f"*/{TABLE}"))
 OTHERS = ("code", "math", "memory", "quickstart", "search", "self_play", "writing")  # have no variants
 COPIES = 1100  # of the example's rows: as many tasks as the largest part of a set
@@ -179,7 +178,7 @@ def assert_written(config: DictConfig, overrides: list[str]) -> None:
         assert plain == value, key
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=id_of)
+@pytest.mark.parametrize("script", sorted(RECIPES.glob("*/run_*.sh")), ids=id_of)
 def test_a_script_trains_its_recipe_and_hands_on_its_arguments(script: Path, tmp_path: Path, folder: Path) -> None:
     (tmp_path / "marl-verl").write_text('#!/usr/bin/env bash\nprintf "%s\\n" "$@"\n')
     (tmp_path / "marl-verl").chmod(0o755)

@@ -27,7 +27,6 @@ def sampled(*ids: int) -> Action:
 
 
 TRAINED = {"learner"}
-OUTSIDE = Action("said", tokens=11)
 
 
 def episodes() -> list[Turn]:
@@ -36,7 +35,7 @@ def episodes() -> list[Turn]:
         turn(session, index, policy, action, team=float(session))
         for session in range(2)
         for index, (policy, action) in enumerate(
-            [("learner", sampled(1, 2)), ("frozen", sampled(3, 4, 5)), ("outside", OUTSIDE)]
+            [("learner", sampled(1, 2)), ("frozen", sampled(3, 4, 5)), ("outside", Action("said", tokens=11))]
         )
     ]
 

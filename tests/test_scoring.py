@@ -62,8 +62,7 @@ async def beside(work: Any) -> float:
             pauses.append(now - before)
             before = now
 
-    beating = asyncio.create_task(beat())
-    stuck = asyncio.create_task(work())
+    beating, stuck = asyncio.create_task(beat()), asyncio.create_task(work())
     await asyncio.sleep(0)
     assert await number(evaluated, (TASK, "1+2"), "the score", 60.0) == 3.0
     with pytest.raises(TimeoutError, match="longer than 1 s"):

@@ -24,8 +24,7 @@ from marl_verl.errors import MarlError
 from marl_verl.team import TeamConfig
 from tests.batches import team_config
 
-TASK = Task("t", "begin")
-SIDES = {"ann": "red", "bob": "blue"}
+TASK, SIDES = Task("t", "begin"), {"ann": "red", "bob": "blue"}
 KNOWN = plugins.load()
 
 

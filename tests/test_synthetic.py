@@ -67,8 +67,7 @@ class Chains(Sampler):
 
 
 def synthetic(name: str, sampler: Sampler | None = None, moves: Any = (), **options: Any) -> SyntheticTeam:
-    method = algorithm(name, **options)
-    known = plugins.load()
+    method, known = algorithm(name, **options), plugins.load()
     return SyntheticTeam(sampler or known.get("samplers", method.sampler)(), method, team(), moves)
 
 

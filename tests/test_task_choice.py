@@ -28,7 +28,6 @@ from marl_verl.trainer.data import FILE, AdvantageMemory, Curriculum, Signal, Ta
 from marl_verl.trainer.loop import Synchronous
 
 EPISODES = 2
-COMPONENTS = frozenset(("team",))
 
 
 def row(uid: str, session: int, index: int, reward: float, **own: Any) -> dict[str, Any]:
@@ -88,7 +87,7 @@ class Trainer:
         lines = [json.dumps({"id": str(i), "prompt": "p", "data": {}}) for i in range(tasks)]
         Path(config.data.train_files).write_text("\n".join(lines))
         self.config, self.useful, self.failing, self.step = config, useful, failing, 0
-        self.algorithm, self.declared, self.past = algorithm("grpo"), COMPONENTS, None
+        self.algorithm, self.declared, self.past = algorithm("grpo"), frozenset(("team",)), None
         self.memory = AdvantageMemory(self.algorithm)
         self.policies = SimpleNamespace(
             learning={*learning},

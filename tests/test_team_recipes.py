@@ -17,7 +17,6 @@ from marl_verl.plugins import one_file
 FOLDER = Path(__file__).parents[1] / "recipes" / "teams"
 TEST = {"input": "3\n", "output": "10\n"}
 NOTES = [{"title": "ada", "text": "add 7"}, {"title": "ben", "text": "add 1"}]
-BOARD = {"size": 3, "walls": ["a2"], "start": "a1", "goal": "b2", "landmark": "c3"}
 TEAMS: dict[str, tuple[Task, dict[str, Any], dict[str, list[float]], str]] = {
     # file -> a task, replies that solve it, the role rewards of agents, the last observation
     "design_code_test": (
@@ -31,7 +30,7 @@ TEAMS: dict[str, tuple[Task, dict[str, Any], dict[str, list[float]], str]] = {
         "+ 7 failed 0",
     ),
     "plan_execute_verify": (
-        Task("t", "", BOARD),
+        Task("t", "", {"size": 3, "walls": ["a2"], "start": "a1", "goal": "b2", "landmark": "c3"}),
         {"planner": "down right", "executor": ["right", "down", "right"], "verifier": ["no", "yes", "yes"]},
         {"verifier": [1.0, 1.0, 1.0]},
         "at b1 goal b2 blocked left move right",

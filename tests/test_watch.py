@@ -175,8 +175,7 @@ def test_the_memory_monitor_and_a_killed_ray_server_end_a_run_with_their_name() 
 
 def test_an_error_of_its_own_stays_what_it_is(make: Any, events: list[dict[str, Any]], tmp_path: Path) -> None:
     idle, busy = make()[0], make()[0]
-    waiting = busy.work.remote(30)
-    begun = time.monotonic()
+    waiting, begun = busy.work.remote(30), time.monotonic()
     ends = Ends()
     with pytest.raises(ValueError, match="a mistake"), _watch(ends, tmp_path, idle=idle, busy=busy)():
         raise ValueError("a mistake")

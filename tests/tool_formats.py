@@ -7,7 +7,6 @@ from pathlib import Path
 
 COMMAND = "rm -r /tmp/cache/old"
 ARGUMENTS = json.dumps({"command": COMMAND, "n": 17})
-NAMED = f'{{"name": "run", "arguments": {ARGUMENTS}}}'
 FUNCTION = f"<function=run>\n<parameter=command>\n{COMMAND}\n</parameter>\n<parameter=n>\n17\n</parameter>\n</function>"
 PARAMETERS = (("command", COMMAND), ("n", 17))
 INVOKE = "\n".join(
@@ -25,17 +24,15 @@ def tagged(name: str, body: str) -> tuple[str, str, str, str]:
 FORMATS = {  # of the families that a chat template shows
     "deepseek_v3": (
         "<｜tool▁calls▁begin｜>",
-        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>run\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>",
-        "\n",
+        *(f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>run\n```json\n{ARGUMENTS}\n```<｜tool▁call▁end｜>", "\n"),
         "<｜tool▁calls▁end｜>",
     ),
-    "hermes": tagged("tool_call", NAMED),
+    "hermes": tagged("tool_call", f'{{"name": "run", "arguments": {ARGUMENTS}}}'),
     "glm45": ("", f"<tool_call>run\n{KEYS}</tool_call>", "\n", ""),
     "qwen3_coder": tagged("tool_call", FUNCTION),
     "kimi_k2": (
         "<|tool_calls_section_begin|>",
-        f"<|tool_call_begin|>functions.run:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>",
-        "",
+        *(f"<|tool_call_begin|>functions.run:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>", ""),
         "<|tool_calls_section_end|>",
     ),
     "llama3_json": ("<|python_tag|>", f'{{"name": "run", "parameters": {ARGUMENTS}}}', "; ", ""),

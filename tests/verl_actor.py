@@ -33,10 +33,8 @@ marl:
   policies: {one: {}}
 """
 SETTINGS = (
-    "actor_rollout_ref.actor.optim.optimizer=SGD",
-    "actor_rollout_ref.actor.optim.lr=1.0",
-    "actor_rollout_ref.actor.optim.weight_decay=0.0",
-    "actor_rollout_ref.actor.optim.clip_grad=1e9",
+    *("actor_rollout_ref.actor.optim.optimizer=SGD", "actor_rollout_ref.actor.optim.lr=1.0"),
+    *("actor_rollout_ref.actor.optim.weight_decay=0.0", "actor_rollout_ref.actor.optim.clip_grad=1e9"),
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=12",  # several micro-batches an update
     "actor_rollout_ref.rollout.temperature=0.8",
 )

@@ -53,25 +53,13 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
     present = {component: np.ones(n, dtype=np.bool_) for component in rewards}
     if name == "sharp":
         present["mc"] = agent != AGENTS - 1
-    return RowTable(
-        uid=Labels(task, tuple(f"s1t{i:07d}" for i in range(tasks))),
-        session=session,
-        index=index.astype(np.int64),
-        turn=np.zeros(n, dtype=np.int64),
-        agent=Labels(agent.astype(np.int64), names),
-        policy=none,
-        slot=Labels(np.zeros(n, dtype=np.int64), ("0",)),
-        node=node,
-        parent=parent,
-        obs=none,
-        rewards=rewards,
-        team_reward=np.full(n, np.nan),
-        present=present,
-        length=rng.integers(1, 500, n),
-        invalid=np.zeros(n, dtype=np.bool_),
-        untrained=np.zeros(n, dtype=np.bool_),
-        values=np.full(n, np.nan),
-    )
+    labels = {"uid": Labels(task, tuple(f"s1t{i:07d}" for i in range(tasks))), "policy": none, "obs": none}
+    labels |= {"agent": Labels(agent.astype(np.int64), names), "slot": Labels(np.zeros(n, dtype=np.int64), ("0",))}
+    numbers = {"session": session, "index": index.astype(np.int64), "turn": np.zeros(n, dtype=np.int64)}
+    numbers |= {"node": node, "parent": parent, "length": rng.integers(1, 500, n)}
+    numbers |= dict.fromkeys(("team_reward", "values"), np.full(n, np.nan))
+    numbers |= dict.fromkeys(("invalid", "untrained"), np.zeros(n, dtype=np.bool_))
+    return RowTable(**labels, **numbers, rewards=rewards, present=present)
 
 
 def verls(table: RowTable, algorithm: Algorithm) -> Callable[[], Any]:
@@ -79,8 +67,7 @@ def verls(table: RowTable, algorithm: Algorithm) -> Callable[[], Any]:
     import torch
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
-    result = algorithm.compute(table)
-    scores = torch.zeros(len(table), TOKENS)
+    result, scores = algorithm.compute(table), torch.zeros(len(table), TOKENS)
     scores[:, -1] = torch.tensor(result.reward, dtype=torch.float32)
     mask = torch.ones(len(table), TOKENS)
     index = np.array([f"g{group}" for group in result.group], dtype=object)

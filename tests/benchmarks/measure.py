@@ -33,15 +33,9 @@ def measure(command: list[str], folder: Path, variables: dict[str, str] | None =
     watcher = threading.Thread(target=_watch, args=(mark, stop, peak))
     watcher.start()
     try:
+        env = {**os.environ, **(variables or {}), MARK: mark}
         done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, **(variables or {}), MARK: mark},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=1200,
-            check=False,
+            command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1200
         )
     finally:
         stop.set()

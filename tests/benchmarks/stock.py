@@ -95,10 +95,8 @@ def overrides(ours: Any, model: str, files: dict[str, Path], reward: Path, steps
     return [
         *on_a_cpu(ours, bench),
         *(f"++{key}={OmegaConf.select(ours, key)}" for key in SAME),
-        f"actor_rollout_ref.model.path={model}",
-        f"data.train_files={files['train']}",
-        f"data.val_files={files['test']}",
-        f"reward.custom_reward_function.path={reward}",
+        *(f"actor_rollout_ref.model.path={model}", f"data.train_files={files['train']}"),
+        *(f"data.val_files={files['test']}", f"reward.custom_reward_function.path={reward}"),
         f"trainer.total_training_steps={steps}",
         *FIXED.split(),
     ]
@@ -119,13 +117,9 @@ def on_a_cpu(ours: Any, folder: Path) -> list[str]:
     values = [(key, OmegaConf.to_container(value) if OmegaConf.is_config(value) else value) for key, value in selected]
     return [
         *(f"++{key}={'null' if value is None else value}" for name, part in values for key, value in _flat(part, name)),
-        "data.dataloader_num_workers=0",
-        "actor_rollout_ref.rollout.agent.num_workers=1",
-        "reward.num_workers=1",
-        f"trainer.default_local_dir={folder / 'stock-checkpoints'}",
-        f"hydra.run.dir={folder / 'stock-hydra'}",
-        "ray_kwargs.ray_init.num_cpus=16",
-        "+ray_kwargs.ray_init.num_gpus=1",
+        *("data.dataloader_num_workers=0", "actor_rollout_ref.rollout.agent.num_workers=1", "reward.num_workers=1"),
+        *(f"trainer.default_local_dir={folder / 'stock-checkpoints'}", f"hydra.run.dir={folder / 'stock-hydra'}"),
+        *("ray_kwargs.ray_init.num_cpus=16", "+ray_kwargs.ray_init.num_gpus=1"),
         "+ray_kwargs.ray_init.include_dashboard=false",
     ]
 

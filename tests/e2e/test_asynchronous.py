@@ -5,9 +5,11 @@ own nodes, buffer and loss.
 """
 
 import gzip
+import itertools
 import json
 import math
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +51,8 @@ def test_every_task_is_played_once(searched: Finished) -> None:
     uids = set.union(*steps)
     assert len(uids) == len(steps) * TASKS
     batches = [int(uid[1:].split("t")[0]) for uid in uids]
-    assert min(batches) == 1
-    assert (
-        max(batches) <= len(steps) + 2
-    )  # of the data: what was finished, what is under way, and what was read with it
+    # of the data: what was finished, what is under way, and what was read with it
+    assert min(batches) == 1 <= max(batches) <= len(steps) + 2
     tasks = {uid: task for path in (searched.folder / "journals").iterdir() for uid, task in _episodes(path)}
     assert set(tasks) == uids
     assert len(set(tasks.values())) == len(uids)  # the data are drawn without replacement
@@ -75,10 +75,7 @@ def test_versions_count_a_policys_own_updates_and_staleness_is_bounded(searched:
                 mean, most = (line[f"policy/{policy}/staleness_{what}"] for what in ("mean", "max"))
                 assert 0 <= mean <= most <= 4
                 assert line[f"policy/{policy}/rollout_corr/rollout_is_mean"] > 0
-    stale = [
-        line[f"policy/{name}/staleness_max"] for line in lines for name in POLICIES if line[f"policy/{name}/updates"]
-    ]
-    assert max(stale) >= 1
+    assert any(line.get(f"policy/{name}/staleness_max", 0) >= 1 for line in lines for name in POLICIES)
     assert all(math.isfinite(line["train/buffer_rows"]) for line in lines)
 
 
@@ -99,18 +96,14 @@ def test_both_policies_learned_and_nothing_is_left_running(searched: Finished) -
     assert left_running() == []
 
 
-@pytest.fixture(scope="module")
-def trees(searched: Finished) -> list[list[dict[str, Any]]]:
-    """The rows of every tree of the run, in order of their nodes."""
-    trees: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in (row for rows in _rows(searched).values() for row in rows):
-        trees[row["uid"]].append(row)
-    return [sorted(tree, key=lambda row: row["index"]) for tree in trees.values()]
+def _trees(rows: list[dict[str, Any]], uid: Callable[[Any], str]) -> list[list[dict[str, Any]]]:
+    return [list(tree) for _, tree in itertools.groupby(sorted(rows, key=uid), uid)]
 
 
-def test_both_agents_work_on_one_tree_and_refine_each_other(trees: list[list[dict[str, Any]]]) -> None:
+def test_both_agents_work_on_one_tree_and_refine_each_other(searched: Finished) -> None:
     refined: Counter[tuple[str, str]] = Counter()
-    for tree in trees:
+    for tree in (tree for rows in _rows(searched).values() for tree in _trees(rows, lambda row: row["uid"])):
+        tree.sort(key=lambda row: row["index"])
         assert [row["node"] for row in tree] == [str(number) for number in range(NODES)]
         assert all(row["agent"] == row["policy"] for row in tree)
         refined.update((tree[int(row["parent"])]["agent"], row["agent"]) for row in tree if row["parent"] is not None)
@@ -121,10 +114,7 @@ def test_both_agents_work_on_one_tree_and_refine_each_other(trees: list[list[dic
 def test_a_whole_tree_is_one_group(searched: Finished) -> None:
     records = explain(searched.folder, 1)
     assert len(records) == TASKS * NODES
-    by_tree: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for record in records:
-        by_tree[record["group"]["uid"]].append(record)
-    for tree in by_tree.values():
+    for tree in _trees(records, lambda record: record["group"]["uid"]):
         assert len(tree) == len(tree[0]["members"]) == NODES
         assert sum(record["advantage"] for record in tree) == pytest.approx(0, abs=1e-6)
     assert any(record["return"] != record["reward"] for record in records)  # shaped by parent and siblings

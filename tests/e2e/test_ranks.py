@@ -178,8 +178,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def test_a_pool_on_two_nodes_with_a_plugin_file(nodes: dict[str, str], address: str, tmp_path: Path) -> None:
     my_team(tmp_path)
     pool = (
-        "+marl.pools.both={gpus: 1, nodes: 2}",
-        "marl.policies.sender.pool=both",
+        *("+marl.pools.both={gpus: 1, nodes: 2}", "marl.policies.sender.pool=both"),
         "marl.policies.answerer.pool=both",
     )
     small = ("data.train_batch_size=8", "actor_rollout_ref.actor.ppo_mini_batch_size=8", "marl.task.test_size=4")

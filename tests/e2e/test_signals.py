@@ -88,15 +88,9 @@ def stopped(command: list[str], folder: Path, phase: str, step: int, sent: str) 
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     reader = threading.Thread(target=read, daemon=True)
-    process = subprocess.Popen(
-        command,
-        cwd=folder.parent,
-        env={**os.environ, "TERM": "xterm", "COLUMNS": "200", killer.VARIABLE: f"{told}|{phase}|{step}"},
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        preexec_fn=attach,
-    )
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "200", killer.VARIABLE: f"{told}|{phase}|{step}"}
+    ends = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    process = subprocess.Popen(command, cwd=folder.parent, env=env, preexec_fn=attach, **ends)
     os.close(terminal)
     reader.start()
     until = time.monotonic() + LIMIT

@@ -182,10 +182,7 @@ def test_a_teacher_reads_the_same_on_vllm_as_in_one_process(tmp_path: Path) -> N
         steps[backend] = run.lines("policy/left/reverse_kl")
     assert [line["step"] for line in steps["verl"]] == [1, 2]
     for name in (
-        "left/reverse_kl",
-        "left/distillation/loss",
-        "right/distillation/loss",
-        "right/distillation/teacher_mass",
+        *("left/reverse_kl", "left/distillation/loss", "right/distillation/loss", "right/distillation/teacher_mass"),
     ):
         first = [steps[backend][0][f"policy/{name}"] for backend in ("verl", "local")]
         assert first[0] == pytest.approx(first[1], rel=1e-3), name

@@ -17,8 +17,6 @@ from tests.served import answers
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
 
-POLICIES = ("holder", "asker")
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Finished:
@@ -49,7 +47,7 @@ def test_eval_and_export(run: Finished, command: Callable[..., str], tmp_path: P
     assert (numbers["step"], numbers["eval_tasks"], numbers["episodes"]) == (1, 3, 2)
     stored = (run.folder / "evaluations" / "step_1.jsonl").read_text().splitlines()[1:]
     acts = [act for episode in map(json.loads, stored) for act in episode["journal"]["records"]]
-    for policy in POLICIES:
+    for policy in ("holder", "asker"):
         folder = tmp_path / policy
         options = ("--policy", policy, "--step", "1", "--output", folder)
         assert "of step 1 as a full model" in command("export", run.folder, *options)

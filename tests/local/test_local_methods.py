@@ -109,8 +109,7 @@ def test_steps_from_one_observation_are_compared(tmp_path: Path) -> None:
     files = f"{tmp_path / 'steps.py'},{Path(__file__).parents[1] / 'e2e' / 'talk.py'}"
     alone = (f"marl.plugins=[{files}]", "marl.workflow.name=steps", "~marl.agents.holder")
     options = (
-        "marl.algorithm.name=gigpo",
-        "marl.algorithm.options.advantage.step=role",
+        *("marl.algorithm.name=gigpo", "marl.algorithm.options.advantage.step=role"),
         "marl.agents.asker.reward=varied",
     )
     rows = check(train(tmp_path / "run", INVENTORY, *alone, "~marl.policies.holder", *options))

@@ -23,13 +23,11 @@ from tests.opponents import check_snapshots
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
 
-TEAM = RECIPES / "quickstart" / "my_team.yaml"
-KUHN = "self_play/kuhn_pool_cpu"
 NOTES = "++marl.run.memory.opening={bala red: bala red, kuti grey: kuti grey, satu: satu, bala tu: bala tu}"
 CASES: dict[str, tuple[Path, tuple[str, ...]]] = {
     # what is sampled depends on scores; the filter draws more tasks, those that are not easy
     "tasks": (
-        TEAM,
+        RECIPES / "quickstart" / "my_team.yaml",
         (
             *("marl.algorithm.options.sampler=greedy-tree", "marl.sampler.filter.refill=1"),
             *("marl.data.curriculum.weights.easy=0", "marl.task.train_size=24"),
@@ -131,7 +129,7 @@ def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:
         *("actor_rollout_ref.actor.optim.lr=1e-2", "marl.run.journal_tokens=true", "trainer.save_freq=3"),
         *("marl.agents.second.opponent.every=1", "marl.agents.second.opponent.size=3", "data.train_batch_size=12"),
     )
-    run = train(tmp_path / "run", KUHN, *options, steps=6)
+    run = train(tmp_path / "run", "self_play/kuhn_pool_cpu", *options, steps=6)
     check_snapshots(run)
     assert not list((run.folder / "opponents").glob("**/model"))
 

@@ -22,7 +22,6 @@ HERE = Path(__file__).parents[1] / "e2e"
 
 Lessons = list[tuple[int, str, str, dict[str, list[float]]]]
 """(version, policy, row, its fields) of all that training workers were given."""
-FIELDS = ("input_ids", "old_log_probs", "rollout_log_probs")
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def lessons(monkeypatch: pytest.MonkeyPatch) -> Lessons:
 
     def noted(self: Any, method: str, batch: Any, fields: Any, **options: Any) -> Any:
         if method == "update_actor":
-            columns = self.store.get(batch.keys, FIELDS)
+            columns = self.store.get(batch.keys, ("input_ids", "old_log_probs", "rollout_log_probs"))
             for row, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
                 if not tag.get("is_padding"):
                     values = {name: column.unbind()[row].tolist() for name, column in columns.items()}
@@ -102,9 +101,7 @@ TALK = (
     *("marl.workflow.name=talk", f"marl.workflow.options.rounds={ROUNDS}"),
     *("marl.agents.holder.reward=varied", "marl.agents.asker.reward=varied"),
     *(
-        "marl.sampler.options.episodes=4",
-        "data.train_batch_size=2",
-        "data.max_prompt_length=192",
+        *("marl.sampler.options.episodes=4", "data.train_batch_size=2", "data.max_prompt_length=192"),
         "actor_rollout_ref.rollout.max_model_len=256",
     ),
     "actor_rollout_ref.rollout.temperature=1.5",
@@ -119,10 +116,8 @@ SHARED = {
     # adapters, whose reference is the base model, and the team's critic
     "adapters": (
         *(
-            "marl.algorithm.name=mappo",
-            "actor_rollout_ref.actor.ppo_mini_batch_size=2",
-            "actor_rollout_ref.model.lora_rank=4",
-            "actor_rollout_ref.model.lora_alpha=8",
+            *("marl.algorithm.name=mappo", "actor_rollout_ref.actor.ppo_mini_batch_size=2"),
+            *("actor_rollout_ref.model.lora_rank=4", "actor_rollout_ref.model.lora_alpha=8"),
         ),
         *("actor_rollout_ref.actor.use_kl_loss=true", "actor_rollout_ref.actor.kl_loss_coef=0.1"),
         "actor_rollout_ref.actor.optim.lr=1.0e-2",

@@ -14,8 +14,7 @@ from marl_verl.algo.sampling import drive
 from marl_verl.episode import Run, Workflow
 from marl_verl.tasks import Task
 
-TASK = Task("t", "2 + 2?")
-USER = {"role": "user", "content": "2 + 2?"}
+TASK, USER = Task("t", "2 + 2?"), {"role": "user", "content": "2 + 2?"}
 FUNCTION = {"name": "add", "parameters": {"type": "object"}}
 CHAT, RESPONSES, MESSAGES = APIS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 LEAST: dict[str, dict[str, Any]] = {

@@ -116,8 +116,7 @@ def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
 
 
 def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
-    trainer = Trainer()
-    release = threading.Event()
+    trainer, release = Trainer(), threading.Event()
     trainer.runtimes[1].during = lambda number: release.wait(PATIENCE)
     schedule = Asynchronous(trainer, trainer.config)
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
@@ -134,8 +133,7 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
 
 def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> None:
     trainer = Trainer(learning=["a"], ahead=2)
-    release = threading.Event()
-    workers = trainer.rollouts
+    release, workers = threading.Event(), trainer.rollouts
     workers.seconds = lambda index: float(not release.wait(PATIENCE)) if index == 0 else 0.001
     schedule = Asynchronous(trainer, trainer.config)
     (runtime,) = trainer.runtimes

@@ -49,13 +49,12 @@ def by_number(act: Act, session: int, candidate: Any) -> str:
 
 
 BY_NUMBER = ScriptedPolicy({"coder": by_number, "tester": by_number})
-Q = Task("q", "do:")
 
 
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = BY_NUMBER, k: int = 3, partial_value: Any = "proposal", **how: Any
 ) -> tuple[Sample, ScriptedContext]:
-    context = ScriptedContext(workflow, how.pop("task", Q), policy, how.pop("tasks", Letters()), **how)
+    context = ScriptedContext(workflow, how.pop("task", Task("q", "do:")), policy, how.pop("tasks", Letters()), **how)
     return completed(GreedyTree(k, partial_value).sample(context)), context
 
 

@@ -38,7 +38,6 @@ HUMAN = {
     "entry_point": "largest",
     "test": TEST,
 }
-PAIR = [{"input": "2\n", "output": "4\n", "testtype": "stdin"}]
 MORE = [{"input": "3\n", "output": "6\n", "testtype": "stdin"}]
 CALL = [{"input": "3\n[1, 2]", "output": "[3, 3]", "testtype": "functional"}]
 
@@ -51,7 +50,7 @@ def packed(tests: Any) -> str:
 LIVE = {
     "question_id": "1873_A",
     "question_content": "Double a number.",
-    "public_test_cases": json.dumps(PAIR),
+    "public_test_cases": json.dumps([{"input": "2\n", "output": "4\n", "testtype": "stdin"}]),
     "private_test_cases": packed(json.dumps(MORE)),
 }
 FUNCTIONAL = {

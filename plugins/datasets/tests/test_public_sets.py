@@ -29,13 +29,10 @@ def _task(row: Fields) -> Task:
     return Task(task_id("quiz", question), question, {"answer": row.text("answer")})
 
 
-FILES = {"test": ["a.jsonl", "b.jsonl"]}
-
-
 class Quiz(PublicTasks):
     sets = {
         "quiz": PublicSet("somebody/quiz", _task, config="main", splits={"train": "train"}),
-        "files": PublicSet("somebody/files", _task, splits={"test": "test"}, files=FILES),
+        "files": PublicSet("somebody/files", _task, splits={"test": "test"}, files={"test": ["a.jsonl", "b.jsonl"]}),
         "more": PublicSet("somebody/more", _task, splits={"test": "train"}),
     }
 
@@ -73,9 +70,7 @@ NO_PAIRS = {"question": "?", "answer": "a", "context": {"title": ["a"], "sentenc
         (SearchTasks(train="hotpotqa"), NO_PAIRS, "row 1: ValueError"),
     ],
 )
-def test_a_malformed_row_is_an_error_with_file_and_field(
-    tmp_path: Path, tasks: PublicTasks, row: dict[str, Any], message: str
-) -> None:
+def test_a_malformed_row_is_named_with_its_field(tmp_path: Path, tasks: PublicTasks, row: Any, message: str) -> None:
     with pytest.raises(MarlError, match=f"{tmp_path}/t.jsonl.*{re.escape(message)}"):
         tasks.read(written(tmp_path / "t.jsonl", [row]), "train")
 
@@ -96,9 +91,7 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
         ),
     ],
 )
-def test_columns_are_read_as_fields_say(
-    tmp_path: Path, row: dict[str, Any], fields: dict[str, Any], prompt: str, answer: str
-) -> None:
+def test_columns_are_read_as_fields_say(tmp_path: Path, row: Any, fields: Any, prompt: str, answer: str) -> None:
     (task,) = build(Quiz, {"train": "quiz", "fields": fields}, "o").read(written(tmp_path / "t.jsonl", [row]), "train")
     assert (task.prompt, task.data) == (prompt, {"answer": answer})
 
@@ -117,8 +110,7 @@ def test_tasks_of_the_hub_are_a_reproducible_choice(monkeypatch: pytest.MonkeyPa
 
 def test_a_verdict_is_one_word_in_tags() -> None:
     texts = (
-        "x <VERIFY> Reject </verify> y",
-        "<verify>reject</verify> <verify>approve</verify>",
+        *("x <VERIFY> Reject </verify> y", "<verify>reject</verify> <verify>approve</verify>"),
         "<verify>maybe</verify>",
     )
     assert [verdict(text, ("approve", "reject")) for text in texts] == ["reject", None, None]

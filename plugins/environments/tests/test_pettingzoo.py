@@ -16,11 +16,10 @@ from marl_verl import Task, plugins
 
 TICTACTOE = "pettingzoo.classic.tictactoe_v3"
 TASK = Task("t", "t", {"env": TICTACTOE, "arguments": {}, "seed": 3})
-WINS = ScriptedPolicy({"cross": ["I take 0", "1", "2"], "nought": ["3", "4"]})
 
 
 def test_two_agents_play_in_turns() -> None:
-    run = check_workflow(PettingZoo(), TASK, WINS)
+    run = check_workflow(PettingZoo(), TASK, ScriptedPolicy({"cross": ["I take 0", "1", "2"], "nought": ["3", "4"]}))
     assert run.answer == {"outcomes": [1.0, -1.0], "seats": ["cross", "nought"], "finished": True}
     assert "Legal actions: 0, 1, 2, 3, 4, 5, 6, 7, 8" in shown(run.turns[0][0])
     assert "Legal actions: 1, 2, 3, 4, 5, 6, 7, 8" in shown(run.turns[1][0])

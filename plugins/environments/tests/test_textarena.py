@@ -37,8 +37,7 @@ def test_a_game_depends_on_seed_and_moves_only() -> None:
     """Not on the random numbers of the process, which it leaves as they were, nor on the order of sets."""
     games = [("Poker-v0", 2), ("LiarsDice-v0", 2), ("FrozenLake-v0-random", 1), ("Secretary-v0", 1), ("Taboo-v0", 4)]
     random.seed(1)
-    before = random.getstate()
-    first = list(itertools.starmap(transcript, games))
+    before, first = random.getstate(), list(itertools.starmap(transcript, games))
     assert random.getstate() == before
     random.seed(2)
     assert list(itertools.starmap(transcript, games)) == first

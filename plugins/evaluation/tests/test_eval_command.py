@@ -106,9 +106,7 @@ def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     assert "40 of the tasks were used in training, e.g. " in refused("eval", run, f"marl.task.test_file={trained}")
 
 
-def test_the_latest_checkpoint_is_evaluated_with_every_policy_frozen(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_latest_checkpoint_is_evaluated_with_frozen_policies(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--tasks", "4", "--untrained", "asker"]) == 0
     seen = _Played.seen
     config, request = seen["config"], seen["request"]

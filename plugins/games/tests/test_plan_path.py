@@ -23,7 +23,6 @@ from marl_verl.errors import MarlError
 # a corridor around a wall: from c1 up to b1, a1, right, and down to c3 are six moves
 BOARD = Board(3, frozenset({"b2", "c2"}), start="c1", goal="c3")
 TASK = Task("corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"})
-TINY = TinyPlanPath()
 
 
 def test_a_walk_stops_at_walls_goes_on_from_there_and_ends_at_the_goal() -> None:
@@ -57,7 +56,7 @@ def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
                 lines.append(log.Line(EXECUTOR, "moves", (around(board, at, plan) if executor else plan[0],)))
         return executed(start, lines).game.solved
 
-    for task in TINY.generate("test", 40, 0):
+    for task in TinyPlanPath().generate("test", 40, 0):
         assert [reached(task, *right) for right in ((True, True), (True, False), (False, True))] == [True, False, False]
         assert 2 <= Board.of(task).left(task.data["start"]) <= 4
 

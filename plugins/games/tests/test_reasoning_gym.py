@@ -16,7 +16,6 @@ from marl_verl import Task
 from marl_verl.errors import MarlError
 from marl_verl.options import build
 
-WHERE = "marl.task.options"
 OPTIONS: dict[str, dict[str, Any]] = {
     "composite": {"datasets": [{"name": "chain_sum", "weight": 1.0, "config": {"min_terms": 2, "max_terms": 2}}]},
     "knight_swap": {"max_nodes": 7, "max_pieces": 2, "impossible_ratio": 1.0},
@@ -29,7 +28,7 @@ LENIENT = ("game_of_life_halting",)  # "no idea" begins with a right answer
 def made(name: str, **options: Any) -> Any:
     from marl_verl_games.reasoning_gym import ReasoningGym  # seconds
 
-    return build(ReasoningGym, {"dataset": name, "config": {**OPTIONS.get(name, {}), **options}}, WHERE)
+    return build(ReasoningGym, {"dataset": name, "config": {**OPTIONS.get(name, {}), **options}}, "marl.task.options")
 
 
 def test_every_generator_is_a_task_set() -> None:

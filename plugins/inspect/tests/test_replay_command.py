@@ -127,8 +127,7 @@ def test_an_episode_reads_as_a_conversation(command: Command) -> None:
         "solver:0   row q_0_0, team 1\n  sees\n    2 + 2 = ?\n  says\n    ?\n  invalid: no number\n",
         'judge calls look_up("?") raises LookupError: no such thing\n',
         "  sees\n    (1 message as solver:0)\n    assistant: ?\n    user: no\n  says\n    4\n",
-        'judge calls look_up("4") -> {"hits": 1}\n',
-        "judge:1   row q_0_3, role -0.25, team 1\n",
+        *('judge calls look_up("4") -> {"hits": 1}\n', "judge:1   row q_0_3, role -0.25, team 1\n"),
     ):
         assert part in shown
     assert shown.endswith("answer 4\nscore 1, success\n")
@@ -284,9 +283,7 @@ def documented() -> None:
 
 
 @pytest.mark.usefixtures("documented")
-def test_what_the_documentation_shows_is_what_is_printed(
-    command: Command, refused: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_page_shows_is_printed(command: Command, refused: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (Path(__file__).parents[3] / "docs" / "replay.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\n\$ marl-verl replay ([^\n]*)\n(.*?)```", text, re.DOTALL)
     assert len(shown) == 2

@@ -69,9 +69,7 @@ def sample(server: LocalServer, wanted: Sequence[tuple[list[int], Mapping[str, A
     return asyncio.run(together())
 
 
-def reference(
-    model: Any, prompt: Sequence[int], p: Mapping[str, Any], stop: Any = None
-) -> tuple[list[int], list[float]]:
+def reference(model: Any, prompt: list[int], p: Mapping[str, Any], stop: Any = None) -> tuple[list[int], list[float]]:
     """One request alone, the whole sequence for each token, filters as sets of tokens."""
     model.eval()
     generator = torch.Generator().manual_seed(p["seed"])
@@ -86,8 +84,7 @@ def reference(
             logits[chances < p.get("min_p", 0) * chances.max()] = -torch.inf
             if p["top_k"] > 0:
                 logits[logits.argsort(descending=True)[p["top_k"] :]] = -torch.inf
-            order = logits.argsort(descending=True)
-            chances = logits.softmax(-1)
+            order, chances = logits.argsort(descending=True), logits.softmax(-1)
             kept = chances[order].cumsum(-1) - chances[order] < p["top_p"]
             logits[order[~kept]] = -torch.inf
             # the padded vocabulary has noise, too
@@ -106,8 +103,7 @@ def close(completion: Completion, expected: tuple[list[int], list[float]]) -> bo
 
 
 def test_equals_one_forward_per_token(model: Any, tokenizer: Any) -> None:
-    wanted = requests(60)
-    server = LocalServer(model, tokenizer, LIMIT)
+    wanted, server = requests(60), LocalServer(model, tokenizer, LIMIT)
     server.version = 3
     completions = sample(server, wanted)
     expected = [reference(model, *request) for request in wanted]
@@ -125,8 +121,7 @@ def test_no_row_depends_on_its_batch(model: Any, tokenizer: Any) -> None:
 
 
 def test_requests_join_rows_in_flight(model: Any, tokenizer: Any) -> None:
-    wanted = requests(30)
-    server = LocalServer(model, tokenizer, LIMIT)
+    wanted, server = requests(30), LocalServer(model, tokenizer, LIMIT)
 
     async def request(n: int) -> Completion:
         for _ in range(n % 7):  # waits for another request first

@@ -45,15 +45,13 @@ def numbered(act: Act, session: int, candidate: Any) -> str:
 
 
 NUMBERED = ScriptedPolicy({"one": numbered, "two": numbered})
-Q = Task("q", "write:")
-TALKERS = talkers(agents=("one", "two"))
 
 
 def tree(
     workflow: Workflow, policy: ScriptedPolicy = NUMBERED, k: int = 2, options: Any = None, **how: Any
 ) -> tuple[Sample, ScriptedContext]:
     kind = how.pop("context", ScriptedContext)
-    context = kind(workflow, how.pop("task", Q), policy, how.pop("tasks", Hashed()), **how)
+    context = kind(workflow, how.pop("task", Task("q", "write:")), policy, how.pop("tasks", Hashed()), **how)
     return completed(build(JointTree, {"joint_actions": k, **(options or {})}, "sampler").sample(context)), context
 
 
@@ -156,7 +154,7 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
 )
 def test_a_tree_is_within_its_limit_and_every_path_goes_on(limit: int, cross: bool, widths: list[int]) -> None:
     options = {"max_nodes": limit, "joint": "cross" if cross else "aligned"}
-    found, _ = tree(Writers(turns=4), TALKERS, k=3, options=options)
+    found, _ = tree(Writers(turns=4), talkers(agents=("one", "two")), k=3, options=options)
     nodes = {name for turn in found.turns for name in str(turn.node).split("+")}
     assert [sum(name.count(".") == depth for name in nodes) for depth in range(4)] == widths
     assert all(episode.finished for episode in found.episodes)

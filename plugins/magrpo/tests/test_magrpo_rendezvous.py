@@ -8,7 +8,6 @@ from marl_verl import Task
 from marl_verl.episode import Act
 
 PLACE = Task("p", "meet at c f 4 2", {"letters": ["c", "f"], "digits": ["4", "2"]})
-TASKS = Rendezvous()
 
 
 def goes(act: Act) -> str:
@@ -31,7 +30,7 @@ def goes(act: Act) -> str:
     ],
 )
 def test_the_joint_reward(left: str, right: str, reward: float) -> None:
-    assert TASKS.score(PLACE, {"left": left, "right": right}) == reward
+    assert Rendezvous().score(PLACE, {"left": left, "right": right}) == reward
 
 
 def test_both_see_both_moves_and_meet() -> None:

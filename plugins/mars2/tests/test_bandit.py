@@ -13,8 +13,7 @@ from marl_verl_mars2.bandit import PRIORS, Beta, Node, Normal, Posterior, Prior,
 
 BOTH_PRIORS = pytest.mark.parametrize("prior", ["normal", "beta"])
 BOTH_STRATEGIES = pytest.mark.parametrize("strategy", ["bandit", "stack"])
-DRAWS = 20_000
-STATED = [0.3, 0.9, 0.5, 0.45, 0.7, 0.8]
+DRAWS, STATED = 20_000, [0.3, 0.9, 0.5, 0.45, 0.7, 0.8]
 
 
 def normal_of(scores: list[float]) -> tuple[float, float, float, float]:

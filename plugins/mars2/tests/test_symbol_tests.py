@@ -18,8 +18,7 @@ TASK = Task(
     "tests after 9 across 7 opposite 8",
     {"tests": [["after", "9"], ["across", "7"], ["opposite", "8"]], "hidden": 1},
 )
-RIGHT = "0 2 3"
-TASKS = SymbolTests()
+RIGHT, TASKS = "0 2 3", SymbolTests()
 
 
 @pytest.mark.parametrize(
@@ -57,9 +56,6 @@ def half(kinds: object) -> Callable[[Act, int, Candidate], str]:
     return say
 
 
-BOTH = {SHIFTER: half(SHIFTS), FLIPPER: half(FLIPS)}
-
-
 def solved(replies: dict[str, Callable[[Act, int, Candidate], str]], nodes: int = 8) -> tuple[int, list[Sample]]:
     """(how many of 40 tasks a tree solves, the trees)."""
     trees = []
@@ -70,7 +66,7 @@ def solved(replies: dict[str, Callable[[Act, int, Candidate], str]], nodes: int 
 
 
 def test_the_tree_of_both_solves_what_neither_solves_alone_or_beside_its_twin() -> None:
-    both, trees = solved(BOTH)
+    both, trees = solved({SHIFTER: half(SHIFTS), FLIPPER: half(FLIPS)})
     assert both >= 28  # 32 here: the search may spend its 8 nodes on one agent
     assert all(len(tree.turns) == 8 for tree in trees)
     assert solved({SHIFTER: half(SHIFTS)})[0] == 0

@@ -167,10 +167,9 @@ def assert_follows(node: Node) -> None:
 
 STRATEGY, PRIOR = st.sampled_from(["bandit", "stack"]), st.sampled_from(["normal", "beta"])
 UNFINISHED = st.sampled_from(["proposal", "latest", "rollout", "zero"])
-ARMS = st.lists(st.sampled_from(AGENTS), unique=True)
 
 
-@given(workflows(), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, ARMS)
+@given(workflows(), st.integers(0, 5), STRATEGY, PRIOR, UNFINISHED, st.lists(st.sampled_from(AGENTS), unique=True))
 @settings(max_examples=30, deadline=None)
 def test_on_any_workflow_the_tree_is_whole_and_its_posteriors_follow_from_its_scores(
     workflow: Programmed, seed: int, strategy: Strategy, prior: Prior, partial_value: Any, arms: list[str]

@@ -14,8 +14,7 @@ from marl_verl import Task
 from marl_verl.algo.sampling import Independent
 from marl_verl.plugins.one_file import load_file, read_file
 
-TASKS = MathTasks()
-TASK = Task("t", "What is 1/2 + 1/3?", {"answer": "\\frac{5}{6}"})
+TASKS, TASK = MathTasks(), Task("t", "What is 1/2 + 1/3?", {"answer": "\\frac{5}{6}"})
 RIGHT, WRONG = "It is \\boxed{\\dfrac{5}{6}}.", "It is \\boxed{\\frac{2}{5}}."
 APPROVE, REJECT = "Fine. <verify>approve</verify>", "No: add them. <verify>reject</verify>"
 

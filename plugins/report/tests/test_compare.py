@@ -16,8 +16,6 @@ from marl_verl import api
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
 
-VARIANTS = "worse: {about: A worse team., overrides: [quality=0]}\n"
-
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -45,7 +43,7 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr("marl_verl_report.arms._import_once", lambda jobs: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "team.yaml").write_text("defaults: [marl_trainer, _self_]\n")
-    (tmp_path / "variants.yaml").write_text(VARIANTS)
+    (tmp_path / "variants.yaml").write_text("worse: {about: A worse team., overrides: [quality=0]}\n")
     return "team.yaml"
 
 

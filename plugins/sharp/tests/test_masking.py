@@ -65,8 +65,7 @@ def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
 def test_acts_of_a_masked_run_follow_the_mode(mode: Mode, workflow: Programmed, seed: int, data: st.DataObject) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     episode = episode_of(context)
-    before = encode_journal(episode.journal)
-    who = agents_or_acts(data, episode)
+    before, who = encode_journal(episode.journal), agents_or_acts(data, episode)
     score, tokens = masked(context, episode, who, mode)
     run = context.runs[-1]
     assert score == Hashed().score(TASK, run.answer)

@@ -20,7 +20,6 @@ from marl_verl.algo.sampling import Independent
 from marl_verl.episode import Act
 from tests.batches import advantage, compute
 
-TASKS = SearchTasks()
 PARAGRAPHS = [
     {"title": "Norrvik", "text": "Norrvik is a town. Its bridge was opened in 1912."},
     {"title": "Ada Lindqvist", "text": "She was a botanist, born in Norrvik."},
@@ -70,7 +69,7 @@ TALK = {
 
 def played(policy: dict[str, Any], **options: Any) -> tuple[Episode, ScriptedContext]:
     context = ScriptedContext(
-        PlannerAndSearchers(**options), TASK, ScriptedPolicy(policy), tasks=TASKS, mix=SHARP.rewards
+        PlannerAndSearchers(**options), TASK, ScriptedPolicy(policy), tasks=SearchTasks(), mix=SHARP.rewards
     )
     (episode,) = asyncio.run(Independent(1).sample(context)).episodes
     return episode, context

@@ -127,8 +127,7 @@ def play(
     players: list[str], value: Callable[[frozenset[str]], float], credit: MaskingCredit | None = None, seed: int = 0
 ) -> tuple[dict[str, float], list[frozenset[str]]]:
     """(the credit of each player, coalitions that were replayed for it)."""
-    tasks = Played(value)
-    policy = ScriptedPolicy(dict.fromkeys(players, "here"))
+    tasks, policy = Played(value), ScriptedPolicy(dict.fromkeys(players, "here"))
     episode, _ = credited(credit or SampledShapley(), ScriptedContext(Speak(), TASK, policy, tasks=tasks, seed=seed))
     return by_agent(episode), tasks.asked[1:]  # the first is the episode itself
 

@@ -54,8 +54,7 @@ def team(planner: Callable[..., str] | str, **replies: Any) -> ScriptedPolicy:
     return ScriptedPolicy({PLANNER: planner, **{name: worker(True) for name in WORKERS}, **replies})
 
 
-CREDULOUS = believes(GOSSIP, READER)
-WISE = believes(READER)
+CREDULOUS, WISE = believes(GOSSIP, READER), believes(READER)
 
 
 def credits(policy: ScriptedPolicy) -> dict[str, float]:

@@ -26,21 +26,14 @@ from marl_verl.plugins.one_file import load_file, read_file
 FILES = {file.stem: file for file in Path(__file__).parents[3].glob("recipes/*/*.py")}
 guess, sums = (load_file(read_file(f"{name}.py", FILES[name])) for name in ("second_guess", "boxed_sums"))
 SETS: list[tuple[Any, list[Any]]] = [
-    (Inventory(), ["3", "none", ""]),
+    *((tasks, ["3", "none", ""]) for tasks in (Inventory(), guess.SecondGuessTasks())),
     (InventoryMatch(), [{"answers": {"red": "4", "blue": "7"}}]),
     (KuhnPoker(), [{"text": "", "rewards": {"first": 1.0, "second": -1.0}, "illegal": 0}]),
     (ProposedArithmetic(terms=3), [{"text": "", "problem": "3 + 4", "correct": [True, False]}]),
-    (SplitPlanPath(), ["a1 a2", "b2", ""]),
-    (Cover(), ["a b", "none", ""]),
-    (Cover(items=4), ["a b", "none", ""]),
-    (Crew(), ["1 2", "none", ""]),
-    (PlanPath(size=5), ["executor moves U R", "planner plans ?", ""]),
-    (TinyPlanPath(), ["executor moves U R", "planner plans ?", ""]),
-    (SymbolTests(), ["1 2 3", "1", ""]),
-    (Rendezvous(), [{"left": "c f 4 2", "right": "stay"}]),
-    (guess.SecondGuessTasks(), ["3", "none", ""]),
-    (ThreeLedgers(), ["3", "a", ""]),
-    (sums.BoxedSums(), ["\\boxed{3}", "7", ""]),
+    *((Crew(), ["1 2", "none", ""]), *((Cover(items), ["a b", "none", ""]) for items in (2, 4))),
+    *((tasks, ["executor moves U R", "planner plans ?", ""]) for tasks in (PlanPath(size=5), TinyPlanPath())),
+    *((SplitPlanPath(), ["a1 a2", "b2", ""]), (ThreeLedgers(), ["3", "a", ""]), (SymbolTests(), ["1 2 3", "1", ""])),
+    *((Rendezvous(), [{"left": "c f 4 2", "right": "stay"}]), (sums.BoxedSums(), ["\\boxed{3}", "7", ""])),
     (SmallPrograms(seconds=20), ["print(1)", "1 / 0", ""]),
     (WordWriting(), [{"one": "dogs farms", "two": "however dogs farms deep"}, {"one": "", "two": "dogs"}]),
 ]

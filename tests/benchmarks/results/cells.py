@@ -24,8 +24,7 @@ STORED = ROOT / "docs" / "results"
 ON_VERL = "verl"  # folder of the cells that claims of the local backend have on verl's
 RUNS = Path("runs", "results")
 MEASURED = ("marl_verl", "plugins", "recipes")  # the commit of a cell is the last one that changed these
-SUMMARY = "cell.json"
-DIGITS = 5
+SUMMARY, DIGITS = "cell.json", 5
 
 Cell = dict[str, Any]
 

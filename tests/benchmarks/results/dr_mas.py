@@ -67,10 +67,7 @@ def normalisations(
         ],
         settings=[*steps(20, 5), "marl.task.test_size=100", "trainer.save_freq=10", *KEPT, *HALF, *settings],
         measures=[
-            GREEDY,
-            AREA,
-            spike("solver"),
-            spike("verifier"),
+            *(GREEDY, AREA, spike("solver"), spike("verifier")),
             agent("solver", "amplification", "amplification, solver"),
             agent("verifier", "amplification", "amplification, verifier"),
             *(gradient(what, agent) for what in ("moment", "norm", "cosine") for agent in ("solver", "verifier")),

@@ -10,9 +10,7 @@ from marl_verl_report.arms import column, measured
 
 from marl_verl.run.reading import Run
 
-POINTS = 0.05
-DECADES = 0.18
-RATIO = 0.2
+POINTS, DECADES, RATIO = 0.05, 0.18, 0.2
 """Differences that do not matter: 5 points of a share, a factor of 1.5 of a gradient norm, 0.2 of a ratio near 1."""
 
 SUCCESS, SAMPLED = "validation/success", "validation/success_sampled"
