@@ -57,8 +57,8 @@ def batch(name: str, n: int, seed: int = 0) -> RowTable:
     labels |= {"agent": Labels(agent.astype(np.int64), names), "slot": Labels(np.zeros(n, dtype=np.int64), ("0",))}
     numbers = {"session": session, "index": index.astype(np.int64), "turn": np.zeros(n, dtype=np.int64)}
     numbers |= {"node": node, "parent": parent, "length": rng.integers(1, 500, n)}
-    numbers |= dict.fromkeys(("team_reward", "values"), np.full(n, np.nan))
-    numbers |= dict.fromkeys(("invalid", "untrained"), np.zeros(n, dtype=np.bool_))
+    numbers |= {name: np.full(n, np.nan) for name in ("team_reward", "values")}
+    numbers |= {name: np.zeros(n, dtype=np.bool_) for name in ("invalid", "untrained")}
     return RowTable(**labels, **numbers, rewards=rewards, present=present)
 
 
