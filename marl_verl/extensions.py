@@ -17,7 +17,8 @@
   the section what has its `policy`, `problems(student, policies)`, `described()`, `serve(student, sections)`, which
   changes resolved sections, and `teaching(student)`, its part of the update. `translate(script)` sets verl keys of it.
 - `schedule`: a module for `marl.schedule.mode=NAME`: `problems(config, team, algorithm, synthetic)`, as in
-  `config.fit.check_schedule`; and `schedule(trainer)`, with the methods of `trainer.loop.Synchronous`.
+  `config.fit.check_schedule`; `schedule(trainer)`, with the methods of `trainer.loop.Synchronous`; and `Gate`, with the
+  context `request()`, of a policy in a rollout worker.
 - `task`: a function for the key `marl.task.NAME`, which changes a composed config, given the recipe's folder. Returns
   files that run as plugins.
 - `main`: what `python -m marl_verl.NAME` calls; it returns the exit code.

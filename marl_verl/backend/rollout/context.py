@@ -1,14 +1,9 @@
-"""The sampling context of a run: acts are requests to the policies' servers, with a seed if the run is repeatable.
+"""The sampling context of a run: acts are requests to the policies' servers, with a seed if the run is repeatable."""
 
-Each policy has a gate: no request is in flight while the policy's weights change, so every action is sampled by one
-version. Time that a request waits at a gate counts for its episode's limit, not for `marl.rollout.act_seconds`.
-"""
-
-import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,39 +18,6 @@ from marl_verl.team import AgentConfig, acting
 from marl_verl.threads import Limit
 
 
-class Gate:
-    """Holds requests of one policy in one rollout worker. Call its methods in the worker's event loop."""
-
-    def __init__(self) -> None:
-        self._open, self._empty = asyncio.Event(), asyncio.Event()
-        self._open.set()
-        self._empty.set()
-        self._inside = 0
-
-    @asynccontextmanager
-    async def request(self) -> AsyncIterator[None]:
-        """Wait until the gate is open, then count as in flight until the end of the block."""
-        while not self._open.is_set():  # it may close again before this task is scheduled
-            await self._open.wait()
-        self._inside += 1
-        self._empty.clear()
-        try:
-            yield
-        finally:
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
-
-    async def close(self) -> None:
-        """Hold new requests, and wait until none is in flight."""
-        self._open.clear()
-        await self._empty.wait()
-
-    def open(self) -> None:
-        """Release held requests and accept new ones."""
-        self._open.set()
-
-
 def request_seed(*identity: Any) -> int:
     """A reproducible seed in [0, 2^31) from (run seed, step, task, session, agent, slot, candidate)."""
     digest = hashlib.blake2b(json.dumps(identity, default=str).encode(), digest_size=8).digest()
@@ -66,8 +28,8 @@ def request_seed(*identity: Any) -> int:
 class WorkerContext:
     """The team in a rollout worker: its task context, the clients of its policies, and the run's seed.
 
-    `repeatable`: every request has a seed. `trained`: policies that learn from what they sample. `gates`: policy -> its
-    gate; requests of a policy without one are never held.
+    `repeatable`: every request has a seed. `trained`: policies that learn from what they sample. `gates`: policy -> the
+    gate of the schedule (`extensions.py`); the time of waiting there is not a part of `marl.rollout.act_seconds`.
     """
 
     task_context: TaskContext
@@ -75,7 +37,7 @@ class WorkerContext:
     seed: int
     repeatable: bool = True
     trained: frozenset[str] = frozenset()
-    gates: Mapping[str, Gate] = field(default_factory=dict)
+    gates: Mapping[str, Any] = field(default_factory=dict)
 
 
 class PolicySamplingContext(SamplingContext):

@@ -18,7 +18,7 @@ from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.algo.sampling.sampler import add_columns, sample_lines
 from marl_verl.backend.protocol import Report, RowStore, TaskRow, TurnCount
 from marl_verl.backend.rollout.clients import Client, PolicyClient, ScriptClient, default_sampling
-from marl_verl.backend.rollout.context import Gate, PolicySamplingContext, WorkerContext
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.backend.rollout.rows import JointObservations, row_fields, row_tag
 from marl_verl.config.parts import algorithm_of, columns_of, samplers_of
 from marl_verl.config.stored import is_local, marl_section, team_of
@@ -94,9 +94,8 @@ class RolloutWorker:
         clients = {name: _client(name, config, team, server) for name, server in clients.items()}
         self.alone = asyncio.Lock() if any(client.alone for client in clients.values()) else nullcontext()
         use_run_options(run)
-        trained = frozenset(team.trained)
-        # the asynchronous schedule holds requests while a policy's weights change
-        gates = {name: Gate() for name in trained} if marl["schedule"]["mode"] == "async" else {}
+        trained, mode = frozenset(team.trained), marl["schedule"]["mode"]
+        gates = {} if mode == "sync" else {name: extension("schedule", mode).Gate() for name in trained}
         self.parts = WorkerContext(task_context, clients, int(run["seed"]), run.get("repeatable", True), trained, gates)
         self.samplers, self.columns = samplers_of(algorithm, marl), columns_of(algorithm)
         self.joint = JointObservations.of(config, team.agents)

@@ -2,9 +2,7 @@
 
 import asyncio
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,10 +24,7 @@ from marl_verl.plugins import loading
 
 
 class RayRollouts:
-    """Rollouts with workers on all nodes in turn; `clients`: policy -> `Runtime.client`.
-
-    The asynchronous schedule plays single tasks (`dispatch`), and holds requests by gates while weights change.
-    """
+    """Rollouts with `workers` on all nodes in turn; `clients`: policy -> `Runtime.client`."""
 
     def __init__(self, config: Any, clients: Mapping[str, Any]) -> None:
         nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
@@ -45,7 +40,6 @@ class RayRollouts:
         for number, worker in enumerate(self.workers):
             theirs = tuple(ray.get(worker.__ray_call__.remote(lambda _: plugins.load().fingerprint())))
             loading.check_same(mine, theirs, f"rollout worker {number}")
-        self._stream: dict[Future[list[Report]], int] = {}  # a task in flight -> the number of its worker
 
     def actors(self) -> dict[str, Any]:
         return numbered("rollout worker", "", self.workers)
@@ -59,31 +53,6 @@ class RayRollouts:
         calls = zip(self.workers, shares, strict=False)
         played = ray.get([worker.sample.remote(share, step, validate) for worker, share in calls])
         return [report for reports in played for report in reports]
-
-    def dispatch(self, task: TaskRow, step: int) -> None:
-        """Begin a task in the least loaded worker, without waiting. A validation may run while it is in flight."""
-        loads = Counter(self._stream.values())
-        least = min(range(len(self.workers)), key=loads.__getitem__)
-        self._stream[self.workers[least].sample.remote([task], step, False).future()] = least
-
-    def waiting(self) -> list[Future[list[Report]]]:
-        """Futures of which one is done when a task is finished."""
-        return list(self._stream)
-
-    def finished(self) -> list[Report]:
-        """Finished tasks, without waiting."""
-        finished = [task for task in self._stream if task.done()]
-        for task in finished:
-            del self._stream[task]
-        return [report for task in finished for report in task.result()]
-
-    def close_gate(self, policy: str) -> None:
-        """Hold requests of a policy, and wait until none is in flight."""
-        ray.get([worker.close_gate.remote(policy) for worker in self.workers])
-
-    def open_gate(self, policy: str) -> None:
-        """Release the requests of a policy."""
-        ray.get([worker.open_gate.remote(policy) for worker in self.workers])
 
 
 class RolloutActor(RolloutWorker):
@@ -107,11 +76,9 @@ class RolloutActor(RolloutWorker):
         async with self._writing:  # one thread at a time uses TransferQueue's client
             return await asyncio.to_thread(self.stored, played)
 
-    async def close_gate(self, policy: str) -> None:
-        await self.parts.gates[policy].close()
-
-    async def open_gate(self, policy: str) -> None:
-        self.parts.gates[policy].open()
+    async def gate(self, policy: str, method: str) -> None:
+        """Call a method of a policy's gate (`WorkerContext`)."""
+        await getattr(self.parts.gates[policy], method)()
 
 
 class DirectClient(LLMServerClient):

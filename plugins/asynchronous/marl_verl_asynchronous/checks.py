@@ -18,13 +18,15 @@ from marl_verl.config.schema import CURRICULUM, SCHEDULE, marl_of
 from marl_verl.errors import user_error
 from marl_verl.extensions import states
 from marl_verl.team import TeamConfig
+from marl_verl_asynchronous.gate import Gate as Gate
 
 
 def schedule(trainer: Any) -> Any:
     """The schedule of a `Trainer`."""
     from marl_verl_asynchronous.schedule import Asynchronous  # with torch
+    from marl_verl_asynchronous.stream import Stream
 
-    return Asynchronous(trainer, trainer.config)
+    return Asynchronous(trainer, Stream(trainer.rollouts.workers))
 
 
 def problems(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthetic: SyntheticTeam) -> Iterator[str]:

@@ -22,8 +22,6 @@ from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
-
 from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Report, Rows
@@ -233,14 +231,15 @@ class Learner:
 
 
 class Asynchronous:
-    """The schedule `async` of a `Trainer`. A step raises the error of an update's thread."""
+    """The schedule `async` of a `Trainer`; `rollouts` is a `Stream`. A step raises the error of an update's thread."""
 
-    def __init__(self, trainer: Any, config: DictConfig) -> None:
-        self.trainer, self._spent = trainer, list[str]()  # spent: rows to remove from the store, each once
-        settings, self._size = marl_of(config).schedule, int(config.data.train_batch_size)
+    def __init__(self, trainer: Any, rollouts: Any) -> None:
+        self.trainer, self.rollouts = trainer, rollouts
+        self._spent = list[str]()  # rows to remove from the store, each once
+        settings, self._size = marl_of(trainer.config).schedule, int(trainer.config.data.train_batch_size)
         limits = settings.fill, settings.batch, settings.max_staleness, self._size
         self.learners = {
-            runtime.name: Learner(runtime, Buffer(*limits), trainer.rollouts, self._spent)
+            runtime.name: Learner(runtime, Buffer(*limits), rollouts, self._spent)
             for runtime in trainer.policies.trained
         }
         self._ahead = settings.ahead * self._size
@@ -255,11 +254,11 @@ class Asynchronous:
                 self._learn()
                 # those that the update of the slowest policy lacks, and those ahead of it
                 lacking = min((learner.missing for learner in self.learners.values()), default=self._size)
-                self._dispatch.fill(trainer.rollouts, self.versions(), self._ahead + lacking)
+                self._dispatch.fill(self.rollouts, self.versions(), self._ahead + lacking)
                 with timed(seconds, "gen"):
                     if not self._arrived:
-                        wait([*trainer.rollouts.waiting(), *self._updates()], return_when=FIRST_COMPLETED)
-                    self._arrived.extend(trainer.rollouts.finished())
+                        wait([*self.rollouts.waiting(), *self._updates()], return_when=FIRST_COMPLETED)
+                    self._arrived.extend(self.rollouts.finished())
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
                         reports.append(self._arrived.popleft())

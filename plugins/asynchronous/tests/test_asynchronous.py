@@ -18,7 +18,7 @@ from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Train
 def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
     trainer = Trainer()
     trainer.rollouts.seconds = lambda index: 0.001 * (index % 7)
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     lines, cleared = steps(trainer, schedule, 12)
     schedule.settle()
     for runtime, name in zip(trainer.runtimes, "ab", strict=True):
@@ -56,7 +56,7 @@ def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
         **rows(*place),
         **({"rewards": {"team": 1.0}} if place[0] in flat else {}),
     }
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     lines, cleared = steps(trainer, schedule, 12)
     schedule.settle()
     learnt = {key for runtime in trainer.runtimes for keys, _, _ in runtime.updates for key in keys}
@@ -78,7 +78,7 @@ def test_by_default_an_update_has_the_rows_of_a_batch_of_tasks_and_ahead_bounds_
     trainer.steps = 10
     for runtime in trainer.runtimes:
         runtime.during = lambda number: time.sleep(0.03)
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     steps(trainer, schedule, 10)
     for runtime in trainer.runtimes:
         assert len(runtime.updates) == 10  # as many as with sync, all before the last step ends
@@ -104,7 +104,7 @@ def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
             enough.set()
 
     slow.during, fast.during = wait_for_the_fast, count
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     within(PATIENCE, lambda: [steps(trainer, schedule, 1) for _ in range(6)])
     schedule.settle()
     assert len(fast.updates) >= 4
@@ -118,7 +118,7 @@ def test_the_fast_policy_learns_on_while_the_slow_one_updates() -> None:
 def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
     trainer, release = Trainer(), threading.Event()
     trainer.runtimes[1].during = lambda number: release.wait(PATIENCE)
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     slow = schedule.learners["b"].buffer
     until(lambda: slow.tasks >= 4 and not trainer.rollouts.out)
@@ -135,7 +135,7 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
     trainer = Trainer(learning=["a"], ahead=2)
     release, workers = threading.Event(), trainer.rollouts
     workers.seconds = lambda index: float(not release.wait(PATIENCE)) if index == 0 else 0.001
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     (runtime,) = trainer.runtimes
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     until(lambda: schedule.learners["a"].buffer.tasks >= 8 and len(workers.out) == 1)
@@ -152,7 +152,7 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
 
 def test_rows_of_frozen_policies_are_compared_and_not_buffered() -> None:
     trainer = Trainer(learning=["a"], frozen=["judge"])
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     (line,), cleared = steps(trainer, schedule, 1)
     assert not [key for key in cleared if key.endswith("_1")]  # the store has no tensors of them
     assert "agent/judge/reward" in line
@@ -164,7 +164,7 @@ def test_the_last_step_waits_for_what_is_being_learnt() -> None:
     trainer = Trainer(learning=["a"])
     trainer.steps = 2
     trainer.runtimes[0].during = lambda number: time.sleep(0.1)
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     lines, cleared = steps(trainer, schedule, 2)
     assert schedule.learners["a"].future is None
     learnt = [key for keys, _, _ in trainer.runtimes[0].updates for key in keys]
@@ -176,7 +176,7 @@ def test_the_last_step_waits_for_what_is_being_learnt() -> None:
 def test_no_request_is_in_flight_while_weights_change(room: bool, expected: list[str]) -> None:
     trainer = Trainer(learning=["a"])
     trainer.policies = Policies([Runtime("a", trainer.servers, room)], [])
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     steps(trainer, schedule, 3)
     within(PATIENCE, schedule.settle)
     log = trainer.runtimes[0].log
@@ -195,20 +195,20 @@ def test_an_error_in_an_update_stops_the_step_at_once() -> None:
         raise RuntimeError("out of memory")
 
     trainer.runtimes[1].during = fail
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     with pytest.raises(RuntimeError, match="out of memory"):
         within(PATIENCE, lambda: schedule.step({}))
 
 
 def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
     trainer = Trainer()
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     trainer.rollouts.broken = RuntimeError("worker died")
     with pytest.raises(RuntimeError, match="worker died"):
         within(PATIENCE, lambda: schedule.step({}))
     trainer = Trainer()
     trainer.rollouts.error = "sampling failed"
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     with pytest.raises(MarlError, match="sampling failed"):
         within(PATIENCE, lambda: schedule.step({}))
 
@@ -216,7 +216,7 @@ def test_an_error_of_a_rollout_worker_or_a_sampler_stops_the_step() -> None:
 def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_stopped_with(tmp_path: Any) -> None:
     trainer = Trainer(fill=5, batch=3)
     trainer.rollouts.seconds = lambda index: 0.001 * (index % 5)
-    schedule = Asynchronous(trainer, trainer.config)
+    schedule = Asynchronous(trainer, trainer.rollouts)
     steps(trainer, schedule, 5)
     schedule.settle()
     waiting = {name: learner.buffer.rows for name, learner in schedule.learners.items()}
@@ -230,7 +230,7 @@ def test_a_continued_run_has_the_rows_the_versions_and_the_tasks_that_it_was_sto
 
     again = Trainer(fill=5, batch=3)
     again.position = trainer.position
-    resumed = Asynchronous(again, again.config)
+    resumed = Asynchronous(again, again.rollouts)
     resumed.restore(folders.load_pickle(tmp_path / "schedule.pt"))
     for name, learner in resumed.learners.items():
         assert learner.buffer.rows == waiting[name]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from marl_verl.backend.rollout.context import Gate
+from marl_verl_asynchronous.gate import Gate
 
 
 async def test_a_gate_waits_for_requests_under_way_and_holds_new_ones() -> None:
@@ -27,7 +27,7 @@ async def test_a_gate_waits_for_requests_under_way_and_holds_new_ones() -> None:
     await first
     seen.append("weights change")
     await asyncio.sleep(0.01)
-    gate.open()
+    await gate.open()
     await second
     assert seen == ["first begins", "first ends", "weights change", "second begins", "second ends"]
 
@@ -48,7 +48,7 @@ async def test_a_request_that_fails_or_is_cancelled_does_not_keep_a_gate_from_cl
     await asyncio.sleep(0)
     held.cancel()
     await asyncio.gather(failing, hanging, held, return_exceptions=True)
-    gate.open()
+    await gate.open()
     await asyncio.wait_for(gate.close(), 30.0)
 
 
@@ -62,10 +62,10 @@ async def test_a_gate_that_closes_again_at_once_holds_those_that_it_was_about_to
     await gate.close()
     held = asyncio.create_task(request())
     await asyncio.sleep(0)
-    gate.open()
+    await gate.open()
     await gate.close()
     await asyncio.sleep(0.01)
     seen.append("closed")
-    gate.open()
+    await gate.open()
     await held
     assert seen == ["closed", "in"]

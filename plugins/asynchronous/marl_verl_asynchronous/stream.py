@@ -1,0 +1,43 @@
+"""Single tasks in flight at the rollout workers of a run on Ray."""
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from marl_verl.backend.protocol import Report, TaskRow
+
+
+class Stream:
+    """Plays tasks with the actors of rollout workers, and holds requests by their gates while weights change."""
+
+    def __init__(self, workers: Sequence[Any]) -> None:
+        self._workers = workers
+        self._tasks: dict[Future[list[Report]], int] = {}  # a task in flight -> the number of its worker
+
+    def dispatch(self, task: TaskRow, step: int) -> None:
+        """Begin a task in the least loaded worker, without waiting. A validation may run while it is in flight."""
+        loads = Counter(self._tasks.values())
+        least = min(range(len(self._workers)), key=loads.__getitem__)
+        self._tasks[self._workers[least].sample.remote([task], step, False).future()] = least
+
+    def waiting(self) -> list[Future[list[Report]]]:
+        """Futures of which one is done when a task is finished."""
+        return list(self._tasks)
+
+    def finished(self) -> list[Report]:
+        """Finished tasks, without waiting."""
+        finished = [task for task in self._tasks if task.done()]
+        for task in finished:
+            del self._tasks[task]
+        return [report for task in finished for report in task.result()]
+
+    def close_gate(self, policy: str) -> None:
+        """Hold requests of a policy, and wait until none is in flight."""
+        ray.get([worker.gate.remote(policy, "close") for worker in self._workers])
+
+    def open_gate(self, policy: str) -> None:
+        """Release the requests of a policy."""
+        ray.get([worker.gate.remote(policy, "open") for worker in self._workers])
