@@ -8,7 +8,7 @@ from marl_verl_report.arms import curve
 
 from marl_verl.run.reading import Run
 from tests.benchmarks.results.claim import SHORT, Arm, Claim, Comparison, steps
-from tests.benchmarks.results.dr_mas import HALF
+from tests.benchmarks.results.dr_mas import DR_MAS, HALF
 from tests.benchmarks.results.measures import AREA, DECADES, GREEDY, POINTS, SAMPLING, Measure, largest, log10, of
 
 
@@ -409,6 +409,32 @@ STALENESS = Claim(
     backend="verl",
 )
 
+PER_ROLE = Claim(
+    name="per-role",
+    title="An algorithm for one role",
+    claim=(
+        "a role with another algorithm than the rest learns better than all roles with one (an estimator per role, as "
+        "in rLLM). We expected a higher success than with either algorithm for both."
+    ),
+    setting=(
+        "[Second-guess](../recipes/dr_mas/README.md) with rewards on different scales, as for Dr. MAS above. The "
+        "solver sees the same boxes in all episodes of a task, as GRPO assumes; what the verifier sees depends on the "
+        "guess, so that REINFORCE++ compares it with the whole batch."
+    ),
+    arms=[
+        arm("per role", "dr_mas", "--variant", "grpo", "marl.agents.verifier.algorithm=reinforce++"),
+        arm("GRPO for both", "dr_mas", "--variant", "grpo"),
+        arm("REINFORCE++ for both", "dr_mas", "--variant", "grpo", "marl.algorithm.name=reinforce++"),
+        arm("Dr. MAS for both", "dr_mas"),
+    ],
+    settings=DR_MAS.settings,
+    measures=[GREEDY, AREA],
+    comparisons=[
+        Comparison(f"An algorithm per role reaches a higher success than {second}", "success", "per role", second)
+        for second in ("GRPO for both", "REINFORCE++ for both", "Dr. MAS for both")
+    ],
+)
+
 QUESTIONS = (
     STOPS,
     SINGLETON,
@@ -422,4 +448,5 @@ QUESTIONS = (
     SPAWNER,
     SHARED_ROLLOUTS,
     DISTILLATION,
+    PER_ROLE,
 )
