@@ -435,6 +435,77 @@ PER_ROLE = Claim(
     ],
 )
 
+JUDGED = Claim(
+    name="judged",
+    title="A judge as a reward of the roles",
+    claim=(
+        "a coach that scores each act teaches more than the team's reward alone (process rewards, MAPPA, arXiv "
+        "2601.23228). Of a judge in place of the team's reward, we expected a lower success."
+    ),
+    setting=(
+        "[Inventory](../recipes/teams/README.md). The coach sees each act and says whether it is right, the judge sees "
+        "the answer; both are scripts that are right nine times out of ten. The steps were chosen on seed 1000, where "
+        "all arms reach 100 % after 20."
+    ),
+    arms=[
+        Arm("team's reward and coach", ["recipes/teams/judged.yaml", "--variant", "coach"]),
+        Arm("judge alone", ["recipes/teams/judged.yaml"]),
+        Arm("team's reward", ["recipes/quickstart/inventory.yaml"]),
+    ],
+    settings=[*steps(12, 3), *SHORT],
+    measures=[AREA, GREEDY, SAMPLING],
+    comparisons=[
+        Comparison(
+            *("A coach beside the team's reward reaches a higher success", "area", "team's reward and coach"),
+            "team's reward",
+            team="has roles whose acts can be scored alone",
+            take="a coach as their role reward: [judges](../plugins/judges/README.md)",
+        ),
+        Comparison("A judge alone reaches a lower success", "area", "judge alone", "team's reward", "lower"),
+    ],
+)
+
+KEYS = "+marl.algorithm.options.advantage={keys: [team, role], group: [uid, agent]}"
+DECOUPLED = Claim(
+    name="decoupled",
+    title="Each reward component normalised by itself",
+    claim=(
+        "normalising the sum of several rewards makes different combinations of them alike; if each is normalised in "
+        "its group before the sum, all are learnt better (GDPO, arXiv 2601.05242)."
+    ),
+    setting=(
+        "The team's reward and the coach's of [a judge](#a-judge-as-a-reward-of-the-roles), with equal weights, in "
+        "groups of one agent's acts for one task."
+    ),
+    arms=[
+        Arm("each by itself", [*JUDGED.arms[0].words, "marl.algorithm.name=gdpo", KEYS]),
+        Arm("their sum", JUDGED.arms[0].words),
+    ],
+    settings=JUDGED.settings,
+    measures=JUDGED.measures,
+    comparisons=[Comparison("GDPO reaches a higher success", "area", "each by itself", "their sum")],
+)
+
+WEIGHTED = Claim(
+    name="session-weight",
+    title="Episodes of equal weight in the loss",
+    claim="a mean over tokens counts a long episode more than a short one. We expected no effect on the success.",
+    setting=(
+        "[Second-guess](../recipes/dr_mas/README.md) with the team's reward, where a rejection makes an episode longer "
+        "by half, as [above](#baselines-per-turn-where-the-team-decides-when-to-stop)."
+    ),
+    arms=[
+        arm("equal episodes", "dr_mas", "+marl.algorithm.options.advantage.session_weight=tokens"),
+        arm("equal tokens", "dr_mas"),
+    ],
+    settings=STOPS.settings,
+    measures=STOPS.measures,
+    comparisons=[
+        Comparison("Episodes of equal weight reach a higher success", "success", "equal episodes", "equal tokens"),
+        Comparison("They learn faster", "area", "equal episodes", "equal tokens"),
+    ],
+)
+
 QUESTIONS = (
     STOPS,
     SINGLETON,
@@ -449,4 +520,7 @@ QUESTIONS = (
     SHARED_ROLLOUTS,
     DISTILLATION,
     PER_ROLE,
+    JUDGED,
+    DECOUPLED,
+    WEIGHTED,
 )
