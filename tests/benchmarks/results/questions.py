@@ -474,16 +474,23 @@ DECOUPLED = Claim(
         "its group before the sum, all are learnt better (GDPO, arXiv 2601.05242)."
     ),
     setting=(
-        "The team's reward and the coach's of [a judge](#a-judge-as-a-reward-of-the-roles), with equal weights, in "
-        "groups of one agent's acts for one task."
+        "The team's reward and the coach's of [a judge](#a-judge-as-a-reward-of-the-roles), in groups of one agent's "
+        "acts for one task. In the last arms one of the two is ten times as large, which changes nothing for GDPO."
     ),
     arms=[
         Arm("each by itself", [*JUDGED.arms[0].words, "marl.algorithm.name=gdpo", KEYS]),
         Arm("their sum", JUDGED.arms[0].words),
+        *(
+            Arm(f"sum, {name} x 10", [*JUDGED.arms[0].words, f"marl.algorithm.options.rewards.weights.{key}=10"])
+            for name, key in (("team", "team"), ("coach", "role"))
+        ),
     ],
     settings=JUDGED.settings,
     measures=JUDGED.measures,
-    comparisons=[Comparison("GDPO reaches a higher success", "area", "each by itself", "their sum")],
+    comparisons=[
+        Comparison(f"GDPO reaches a higher success than {second}", "area", "each by itself", second)
+        for second in ("their sum", "sum, team x 10", "sum, coach x 10")
+    ],
 )
 
 WEIGHTED = Claim(
