@@ -1,5 +1,6 @@
 """The estimate of a run's memory, against cases computed by hand; the sizes are those of public models."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ P, TOKENS = 28 * LAYER + ENDS, 16384
 
 
 @pytest.fixture(autouse=True)
-def _hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def _hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(count, "_hub_config", lambda name: {**CONFIGS, "smol/lm2": SMOLLM2}[name])
     monkeypatch.setattr(memory, "gpu_bytes", lambda: 80.0 * GIB)
+    count.model_config.cache_clear()
+    yield
     count.model_config.cache_clear()
 
 

@@ -10,6 +10,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+def _once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Policies with the same settings are resolved once."""
     monkeypatch.setattr(prepare, "resolve", resolved_once)
     monkeypatch.setattr(count, "_hub_config", lambda name: CONFIGS.get(name, {}))
+    count.model_config.cache_clear()
+    yield
     count.model_config.cache_clear()
 
 
