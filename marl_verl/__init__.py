@@ -38,10 +38,6 @@ def lazy(package: str) -> Callable[[str], Any]:
     """The `__getattr__` of a package that imports a name at its first use, as its file does for type checkers."""
 
     def load(name: str) -> Any:
-        if package == __name__ and name in ADDED:
-            from marl_verl.extensions import required
-
-            return required("api", name, f"marl_verl.{name}", ADDED[name])
         if name not in lazy_names(package):
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         return getattr(importlib.import_module(lazy_names(package)[name]), name)
@@ -60,7 +56,12 @@ def lazy_names(package: str) -> dict[str, str]:
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-__getattr__ = lazy(__name__)
+def __getattr__(name: str) -> Any:
+    if name in ADDED:
+        from marl_verl.extensions import required
+
+        return required("api", name, f"marl_verl.{name}", ADDED[name])
+    return lazy(__name__)(name)
 
 
 def __dir__() -> list[str]:

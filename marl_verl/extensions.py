@@ -45,8 +45,6 @@ from packaging.requirements import Requirement
 
 from marl_verl.errors import MarlError, user_error
 
-EXTRA = re.compile(r"extra == .([\w-]+)")
-
 
 @functools.cache
 def extension(group: str, name: str) -> Any:
@@ -67,7 +65,8 @@ def missing_extras() -> frozenset[str]:
     marl-verl's own metadata, in which an extra lists also what comes with its plugin."""
     plugins: dict[str, set[str]] = {}
     for requirement in map(Requirement, importlib.metadata.requires("marl-verl") or ()):
-        if requirement.name.startswith("marl-verl-") and (match := EXTRA.search(str(requirement.marker))):
+        match = re.search(r"extra == .([\w-]+)", str(requirement.marker))
+        if match and requirement.name.startswith("marl-verl-"):
             plugins.setdefault(match[1], set()).add(requirement.name)
     chosen = {extra: names & {f"marl-verl-{extra}"} or names for extra, names in plugins.items()}
     absent = {name for name in set().union(*chosen.values()) if not any(importlib.metadata.distributions(name=name))}

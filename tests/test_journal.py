@@ -123,8 +123,8 @@ async def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
 
     async with Run(Talk(), Task("t", "q"), ["solver"]) as run:
         while (acts := await run.next()) is not None:
-            for each in acts:
-                run.resolve(each, Action("said"))
+            for act in acts:
+                run.resolve(act, Action("said"))
     observations = [record.act.observation for record in run.journal.acts()]
     assert [len(each) for each in observations] == [1, 2, 3, 4, 5]
     assert len({id(message) for each in observations for message in each}) == 5

@@ -70,10 +70,17 @@ class Discounted(Returns):
         return latest(table.index, combine([table.uid.codes, table.session, table.agent.codes], len(table)))
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
-        turns = combine([table.uid.codes, table.session, table.agent.codes], len(table))
-        order, ret = np.lexsort((table.index, turns)), np.empty(len(table))
-        ret[order] = sum_to_go(reward[order], turns[order], self.gamma)
+        order, turns = own_turns(table)
+        ret = np.empty(len(table))
+        ret[order] = sum_to_go(reward[order], turns, self.gamma)
         return ret
+
+
+def own_turns(table: RowTable) -> tuple[IntArray, IntArray]:
+    """The rows [n] in the order of each agent's turns in its session, and in this order the number [n] of those."""
+    turns = combine([table.uid.codes, table.session, table.agent.codes], len(table))
+    order = np.lexsort((table.index, turns))
+    return order, turns[order]
 
 
 def latest(time: IntArray, group: IntArray) -> BoolArray:

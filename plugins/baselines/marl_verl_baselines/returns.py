@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from marl_verl.algo.advantage.columns import BoolArray, FloatArray, combine, deepest_first
-from marl_verl.algo.advantage.returns import Discounted, Returns, Scope, latest, sum_to_go
+from marl_verl.algo.advantage.returns import Discounted, Returns, Scope, latest, own_turns, sum_to_go
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.errors import MarlError
 from marl_verl.options import Share
@@ -88,9 +88,7 @@ class GAE(Discounted):
             raise MarlError("no row has a 'value', which returns 'gae' needs. Configure a critic (marl.critic).")
         table.check_roles(there, "'value'")
         value, reward = np.where(there, table.values, 0.0), np.where(there, reward, 0.0)
-        turns = combine([table.uid.codes, table.session, table.agent.codes], len(table))
-        order = np.lexsort((table.index, turns))
-        turns = turns[order]
+        order, turns = own_turns(table)
         v = value[order]
         goes_on = np.append(turns[1:] == turns[:-1], False)
         delta = np.empty(len(table))

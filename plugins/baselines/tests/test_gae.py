@@ -27,7 +27,7 @@ def turn(session: int, index: int, agent: str, reward: float, value: float | Non
 
 def gae(rows: Rows, gamma: float = 1.0, lam: float = 0.95) -> np.ndarray:
     table = RowTable.from_rows(rows)
-    return GAE(gamma=gamma, lam=lam).compute(table, np.array([sum(each["rewards"].values()) for each in rows]))
+    return GAE(gamma=gamma, lam=lam).compute(table, np.array([sum(row["rewards"].values()) for row in rows]))
 
 
 @given(data=st.data(), gamma=UNIT, lam=UNIT)

@@ -157,8 +157,8 @@ def test_both_are_those_of_stock_verl(seed: int) -> None:
     stock, _ = core_algos.compute_gdpo_outcome_advantage(
         scores, mask, index, config=config, non_tensor_batch=parts, batch=batch
     )
-    found = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights}).compute(RowTable.from_rows(made)).advantage
-    np.testing.assert_allclose(found, stock[:, 0].numpy(), atol=1e-5)
+    method = algorithm(GDPO, **{"keys": ["x", "y"], "key_weights": weights})
+    np.testing.assert_allclose(method.compute(RowTable.from_rows(made)).advantage, stock[:, 0].numpy(), atol=1e-5)
 
 
 SCORE = """

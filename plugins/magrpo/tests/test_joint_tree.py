@@ -64,27 +64,27 @@ def worth(answer: str) -> float:
 
 
 def test_aligned_every_joint_action_spawns_a_child() -> None:
-    found, context = tree(Writers())
+    sample, context = tree(Writers())
     nodes = [("0", None, 0), ("0.0", "0", 1), ("0.1", "0", 1), ("1", None, 0), ("1.0", "1", 1), ("1.1", "1", 1)]
-    assert [row_of(turn) for turn in found.turns] == [
+    assert [row_of(turn) for turn in sample.turns] == [
         (2 * at + second, node, parent, ("one", "two")[second], turn, f"{'ab'[second]}{node[-1]}")
         for at, (node, parent, turn) in enumerate(nodes)
         for second in (0, 1)
     ]
-    assert found.turns[8].observation[-1]["content"] == "write: [a1 b1] (one)"
+    assert sample.turns[8].observation[-1]["content"] == "write: [a1 b1] (one)"
     answers = [f"write: [a{i} b{i}] [a{j} b{j}]" for i in range(2) for j in range(2)]
-    assert [(e.id, e.answer, e.finished) for e in found.episodes] == [
+    assert [(e.id, e.answer, e.finished) for e in sample.episodes] == [
         (f"q_0_{name}", answer, True) for name, answer in zip(["0.0", "0.1", "1.0", "1.1"], answers, strict=True)
     ]
     paths = [[0, 1, 2, 3], [0, 1, 4, 5], [6, 7, 8, 9], [6, 7, 10, 11]]
-    assert [[turn.index for turn in e.turns] for e in found.episodes] == paths
-    assert [e.score for e in found.episodes] == [worth(answer) for answer in answers]
-    assert {turn.node: turn.rewards for turn in found.turns} == {
+    assert [[turn.index for turn in e.turns] for e in sample.episodes] == paths
+    assert [e.score for e in sample.episodes] == [worth(answer) for answer in answers]
+    assert {turn.node: turn.rewards for turn in sample.turns} == {
         **{str(i): {"team": worth(f"write: [a{i} b{i}]")} for i in range(2)},
         **{f"{i}.{j}": {"team": worth(answers[2 * i + j])} for i in range(2) for j in range(2)},
     }
     assert len(context.asked) == 12
-    assert not found.extra_tokens
+    assert not sample.extra_tokens
 
 
 class Verified(Workflow):
@@ -99,20 +99,20 @@ class Verified(Workflow):
         return draft
 
 
-def ones(found: Sample) -> dict[str, float]:
-    return {str(turn.node): turn.rewards["team"] for turn in found.turns}
+def ones(sample: Sample) -> dict[str, float]:
+    return {str(turn.node): turn.rewards["team"] for turn in sample.turns}
 
 
 def test_an_answer_that_was_proposed_before_counts_once() -> None:
-    found, _ = tree(Verified(), tasks=None)
+    sample, _ = tree(Verified(), tasks=None)
     # a draft is worth 1, whoever accepts it earns nothing, nor does who sends it back, nor the last, accepting or not
-    assert set(ones(found)) >= {"0", "0.0", "0.1", "0.1.0", "0.1.0.1.0.0"}
-    assert {name for name, reward in ones(found).items() if reward} == {
-        name for name in ones(found) if name.count(".") % 2 == 0
+    assert set(ones(sample)) >= {"0", "0.0", "0.1", "0.1.0", "0.1.0.1.0.0"}
+    assert {name for name, reward in ones(sample).items() if reward} == {
+        name for name in ones(sample) if name.count(".") % 2 == 0
     }
-    assert set(ones(found).values()) == {0.0, 1.0}
-    assert {(e.score, e.success, e.finished) for e in found.episodes} == {(1.0, True, True)}
-    assert {episode.answer for episode in found.episodes} == {"a0", "a1"}
+    assert set(ones(sample).values()) == {0.0, 1.0}
+    assert {(e.score, e.success, e.finished) for e in sample.episodes} == {(1.0, True, True)}
+    assert {episode.answer for episode in sample.episodes} == {"a0", "a1"}
     role = tree(Verified(), tasks=None, rewards={"two": lambda task, turn, episode: episode.score})[0]
     ends = [episode.turns[-1].rewards for episode in role.episodes]
     assert ends == [{"team": 0.0, "role": 1.0}] * len(ends)  # it alone counts anew: a role reward is of the state
@@ -120,17 +120,17 @@ def test_an_answer_that_was_proposed_before_counts_once() -> None:
 
 @pytest.mark.parametrize("joint", ["aligned", "cross"])
 def test_partial_value_zero_scores_the_end_and_nothing_else(joint: str) -> None:
-    found, _ = tree(Verified(), tasks=None, options={"partial_value": "zero", "joint": joint})
-    ends = {str(episode.turns[-1].node) for episode in found.episodes}
-    assert ones(found) == {name: float(name in ends) for name in ones(found)}
+    sample, _ = tree(Verified(), tasks=None, options={"partial_value": "zero", "joint": joint})
+    ends = {str(episode.turns[-1].node) for episode in sample.episodes}
+    assert ones(sample) == {name: float(name in ends) for name in ones(sample)}
     assert len(ends) == 2 * (1 + 2 * (1 + 2 * 1))  # the last verdict is one: max_nodes
-    assert not magrpo(found, gamma=1.0, joint_mode=joint).advantage.any()  # the length makes no difference
+    assert not magrpo(sample, gamma=1.0, joint_mode=joint).advantage.any()  # the length makes no difference
     assert magrpo(tree(Verified(), tasks=None)[0], gamma=1.0).advantage.any()  # where proposals count, it does
 
 
-def magrpo(found: Sample, **options: Any) -> AdvantageResult:
+def magrpo(sample: Sample, **options: Any) -> AdvantageResult:
     method = algorithm("magrpo", **{"returns": "tree_mean", **options})
-    return method.compute(RowTable.from_rows([row(turn) for turn in found.turns]))
+    return method.compute(RowTable.from_rows([row(turn) for turn in sample.turns]))
 
 
 @pytest.mark.parametrize(("above", "nodes"), [(0.4, 2), (0.5, 6), (None, 6)])
@@ -139,11 +139,11 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
         def score(self, task: Task, answer: Any) -> float:
             return float("a1" in answer)
 
-    found, context = tree(Writers(), options={"stop_above": above}, tasks=First())
-    assert len({turn.node for turn in found.turns}) == nodes
+    sample, context = tree(Writers(), options={"stop_above": above}, tasks=First())
+    assert len({turn.node for turn in sample.turns}) == nodes
     assert len(context.asked) == 2 * nodes
     if nodes == 2:
-        assert [(e.id, e.finished, e.score, e.answer) for e in found.episodes] == [
+        assert [(e.id, e.finished, e.score, e.answer) for e in sample.episodes] == [
             ("q_0_0", False, 0.0, "write: [a0 b0]"),
             ("q_0_1", False, 1.0, "write: [a1 b1]"),
         ]
@@ -154,26 +154,26 @@ def test_a_branch_stops_where_its_node_is_good_enough_on_average(above: float | 
 )
 def test_a_tree_is_within_its_limit_and_every_path_goes_on(limit: int, cross: bool, widths: list[int]) -> None:
     options = {"max_nodes": limit, "joint": "cross" if cross else "aligned"}
-    found, _ = tree(Writers(turns=4), talkers(agents=("one", "two")), k=3, options=options)
-    nodes = {name for turn in found.turns for name in str(turn.node).split("+")}
+    sample, _ = tree(Writers(turns=4), talkers(agents=("one", "two")), k=3, options=options)
+    nodes = {name for turn in sample.turns for name in str(turn.node).split("+")}
     assert [sum(name.count(".") == depth for name in nodes) for depth in range(4)] == widths
-    assert all(episode.finished for episode in found.episodes)
+    assert all(episode.finished for episode in sample.episodes)
 
 
 def test_a_failed_action_removes_its_joint_actions_and_is_reported_once() -> None:
     failing = lambda request: request[2:] == ("1", "two")  # noqa: E731
-    found, _ = tree(Writers(turns=1), k=3, failing=failing)
-    assert [turn.node for turn in found.turns] == ["0", "0", "2", "2"]
-    assert [turn.index for turn in found.turns] == [0, 1, 2, 3]
-    assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
-    found, _ = tree(Writers(turns=1), k=3, failing=failing, options={"joint": "cross"})
-    assert [row_of(turn)[1] for turn in found.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
-    assert (len(found.failures), len(found.episodes)) == (1, 6)
+    sample, _ = tree(Writers(turns=1), k=3, failing=failing)
+    assert [turn.node for turn in sample.turns] == ["0", "0", "2", "2"]
+    assert [turn.index for turn in sample.turns] == [0, 1, 2, 3]
+    assert [(failure.session, failure.reason) for failure in sample.failures] == [(0, "policy-error")]
+    sample, _ = tree(Writers(turns=1), k=3, failing=failing, options={"joint": "cross"})
+    assert [row_of(turn)[1] for turn in sample.turns] == ["0+2", "3+5", "6+8", "0+3+6", "2+5+8"]
+    assert (len(sample.failures), len(sample.episodes)) == (1, 6)
     joint = {f"{3 * i + j}": worth(f"write: [a{i} b{j}]") for i in range(3) for j in range(3)}
-    assert found.turns[0].rewards == {"team": joint["0"] + joint["2"]}
-    magrpo(found, joint_mode="cross")  # what is left is a tree
+    assert sample.turns[0].rewards == {"team": joint["0"] + joint["2"]}
+    magrpo(sample, joint_mode="cross")  # what is left is a tree
     with pytest.raises(MarlError, match="set joint_mode to 'cross'"):
-        magrpo(found)
+        magrpo(sample)
 
 
 class Flaky(ScriptedContext):
@@ -226,18 +226,18 @@ def test_no_failure_makes_an_advantage(workflow: Programmed, seed: int, k: int, 
     workflow = Programmed((Joint(("solver", "critic")), *workflow.program))
     options = {"joint": joint, "partial_value": "zero", "max_nodes": 40}
     how = {"task": TASK, "context": functools.partial(Flaky, share=share), "seed": seed, "tasks": None}
-    found, context = tree(workflow, talkers(seed), k, options=options, **how)
+    sample, context = tree(workflow, talkers(seed), k, options=options, **how)
     assert isinstance(context, Flaky)
-    reasons = Counter(failure.reason for failure in found.failures)
+    reasons = Counter(failure.reason for failure in sample.failures)
     assert {reason: reasons[reason] for reason in context.lost} == context.lost  # each once
-    assert {id(turn) for episode in found.episodes for turn in episode.turns} == {id(turn) for turn in found.turns}
-    assert [turn.index for turn in found.turns] == list(range(len(found.turns)))
-    for episode in found.episodes:
+    assert {id(turn) for episode in sample.episodes for turn in episode.turns} == {id(turn) for turn in sample.turns}
+    assert [turn.index for turn in sample.turns] == list(range(len(sample.turns)))
+    for episode in sample.episodes:
         assert episode.finished
         acts = [record.act.key for record in episode.journal.acts() if record is not None]
         assert sorted(turn.key for turn in episode.turns) == sorted(acts)
-    if not found.turns:
+    if not sample.turns:
         return
     if joint == "cross":
-        check_products(found.turns)
-    assert magrpo(found, gamma=1.0, joint_mode=joint).advantage == pytest.approx(np.zeros(len(found.turns)), abs=1e-9)
+        check_products(sample.turns)
+    assert magrpo(sample, gamma=1.0, joint_mode=joint).advantage == pytest.approx(np.zeros(len(sample.turns)), abs=1e-9)

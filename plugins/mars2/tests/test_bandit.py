@@ -34,29 +34,31 @@ def beta_of(scores: list[float]) -> tuple[float, float]:
 
 
 def seen(prior: Prior, scores: list[float]) -> Posterior:
-    found = PRIORS[prior]()
+    posterior = PRIORS[prior]()
     for score in scores:
-        found.observe(score)
-    return found
+        posterior.observe(score)
+    return posterior
 
 
 @BOTH_PRIORS
 @given(scores=st.lists(st.floats(-20, 20), max_size=30))
 @settings(max_examples=40, deadline=None)
 def test_score_by_score_comes_to_the_formula_for_all_scores_at_once(prior: Prior, scores: list[float]) -> None:
-    found = seen(prior, scores)
-    if isinstance(found, Normal):
-        assert (found.m, found.kappa, found.nu, found.tau2) == pytest.approx(normal_of(scores), rel=1e-9, abs=1e-9)
+    posterior = seen(prior, scores)
+    if isinstance(posterior, Normal):
+        assert (posterior.m, posterior.kappa, posterior.nu, posterior.tau2) == pytest.approx(
+            normal_of(scores), rel=1e-9, abs=1e-9
+        )
     else:
-        assert isinstance(found, Beta)
-        assert (found.a, found.b) == pytest.approx(beta_of(scores), rel=1e-9, abs=1e-9)
+        assert isinstance(posterior, Beta)
+        assert (posterior.a, posterior.b) == pytest.approx(beta_of(scores), rel=1e-9, abs=1e-9)
 
 
 def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -> None:
     m, kappa, nu, tau2 = normal_of(STATED)
     assert nu == 7
-    rng, found = Random(1), seen("normal", STATED)
-    draws = [found.draw(rng) for _ in range(DRAWS)]
+    rng, posterior = Random(1), seen("normal", STATED)
+    draws = [posterior.draw(rng) for _ in range(DRAWS)]
     # var t(7) = 7/5; of a draw of the next score it would be (kappa + 1) = 8 times as much
     variance = tau2 / kappa * nu / (nu - 2)
     assert statistics.mean(draws) == pytest.approx(m, abs=5 * math.sqrt(variance / DRAWS))
@@ -69,8 +71,8 @@ def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -
 
 def test_beta_draws_have_the_moments_of_the_mean() -> None:
     a, b = beta_of(STATED)
-    rng, found = Random(3), seen("beta", STATED)
-    draws = [found.draw(rng) for _ in range(DRAWS)]
+    rng, posterior = Random(3), seen("beta", STATED)
+    draws = [posterior.draw(rng) for _ in range(DRAWS)]
     variance = a * b / ((a + b) ** 2 * (a + b + 1))
     assert statistics.mean(draws) == pytest.approx(a / (a + b), abs=5 * math.sqrt(variance / DRAWS))
     assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)

@@ -146,9 +146,9 @@ CHANGING = {
 def test_every_program_ends_and_leaves_nothing(name: str, tier: str) -> None:
     program, verdict = EXHAUSTION[name]
     limits = SHORT if "timeout" in verdict else LONG
-    began, found = time.monotonic(), Sandbox(tier).prints(program, "", "1", limits)
-    assert found.verdict in ([verdict] if isinstance(verdict, str) else verdict), found
-    assert len(found.output) <= 1 << 20
+    began, outcome = time.monotonic(), Sandbox(tier).prints(program, "", "1", limits)
+    assert outcome.verdict in ([verdict] if isinstance(verdict, str) else verdict), outcome
+    assert len(outcome.output) <= 1 << 20
     assert time.monotonic() - began < 20
     assert gone(tier)
 

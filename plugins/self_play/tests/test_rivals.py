@@ -176,9 +176,9 @@ def test_looking_ahead_and_rows_in_another_order_change_nothing() -> None:
     assert memory.values == {}
     assert AdvantageMemory(Algorithm()).recall(given_table := table(FIRST)) is given_table
     order = [4, 2, 0, 3, 1]
-    found, after = RAE.recall(RowTable.from_rows([rows(FIRST)[i] for i in order]), {})
+    recalled, after = RAE.recall(RowTable.from_rows([rows(FIRST)[i] for i in order]), {})
     assert after == RAE.recall(table(FIRST), {})[1]
-    assert np.array_equal(found.numbers[BASELINE], RAE.recall(table(FIRST), {})[0].numbers[BASELINE][order])
+    assert np.array_equal(recalled.numbers[BASELINE], RAE.recall(table(FIRST), {})[0].numbers[BASELINE][order])
 
 
 def test_explain_recomputes_a_stored_step_with_its_baselines() -> None:
