@@ -15,13 +15,7 @@ from marl_verl.algo.sampling import Sample
 
 @dataclass(frozen=True)
 class AlphaMix(RewardMix):
-    """r = alpha * team + role; with alpha None, r = sum of the components.
-
-    Source: AT-GRPO, arXiv 2510.11062: team reward and role reward, mixed by alpha.
-
-    Attributes:
-        alpha: weight of the team reward. Use None for teams without role rewards.
-    """
+    """r = alpha * team + role (arXiv 2510.11062); with alpha None, r = sum of the components."""
 
     name: ClassVar[str] = "alpha"
     alpha: float | None = None
@@ -40,9 +34,6 @@ class FilteredAdvantage(Advantage):
     Source: the public code of AT-GRPO (arXiv 2510.11062), which filters groups of one policy and removes their rows, so
     that fewer rows are updated; here the rows stay, with advantage 0, and an agent is compared with itself: the rewards
     of roles have different scales. Its configs for games have method "mean" and ratio 0.5.
-
-    Attributes:
-        filter_ratio: share of an agent's groups that are filtered out, 0 to below 1.
     """
 
     name: ClassVar[str] = "filtered"
@@ -64,12 +55,11 @@ class FilteredAdvantage(Advantage):
 
 
 class Turns(Metric):
-    """`team/turns`: mean number of turns over a task's episodes. In the paper it falls over training."""
+    """`team/turns`: mean number of turns over a task's episodes: the largest number of acts of any agent."""
 
     name: ClassVar[str] = "at-turns"
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        """An episode's turns are the largest number of acts of any of its agents."""
         counts = [max(turn.turn for turn in episode.turns) + 1 for episode in sample.episodes if episode.turns]
         return {"team/turns": sum(counts) / len(counts)} if counts else {}
 
@@ -84,8 +74,7 @@ AT_GRPO = Algorithm(
 """A = (r - mean_g) / (std_g + 1e-6), g = rows of the same task, turn and agent; r = alpha * team + role.
 
 Compared: the agent's candidates for one act, sampled from one shared state; the best leads to the state that the next
-agent sees. Source: AT-GRPO, arXiv 2510.11062. With alpha None the components are summed instead, for teams
-without role rewards.
+agent sees. Source: AT-GRPO, arXiv 2510.11062.
 """
 
 AT_GRPO_SESSIONS = replace(AT_GRPO, sampler="independent")

@@ -34,7 +34,7 @@ REINFORCE_PP = Algorithm(advantage=Advantage(group=BATCH, eps=1e-8, singleton="z
 
 Compared: every row with every row of the batch, over tasks, agents and turns. Source: REINFORCE++, arXiv 2501.03262.
 verl's `reinforce_plus_plus` whitens over tokens, so that a long response weighs more; in this package a row is one
-sample. The two agree if all responses have the same length.
+sample.
 """
 
 IPPO = Algorithm(advantage=Advantage(returns=GAE(critic="policy"), group=("agent",), eps=1e-8, singleton="raw"))
@@ -115,8 +115,7 @@ class Decoupled(Estimator):
     """A = whiten(sum_k w_k (r_k - mean r_k) / (std r_k + eps)), mean and std of component k over the group.
 
     `whiten` subtracts the mean and divides by sqrt(variance + 1e-8), both over the response tokens of all rows of the
-    policy, so that a long response weighs more. Source: GDPO, arXiv 2601.05242, verl's
-    `compute_gdpo_outcome_advantage`.
+    policy. Source: GDPO, arXiv 2601.05242, verl's `compute_gdpo_outcome_advantage`.
 
     Attributes:
         keys: reward components; those other than `team`, `role` and those of `Mix` are parts of the task's score.
@@ -185,7 +184,6 @@ class GroupInGroup(Estimator):
     the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
 
     Attributes:
-        group: columns of the episode group; with `group_by_agent` also the agent, and every row is a sample.
         mode: whether both levels are divided by their std.
         step: component with the reward of the environment's step; excluded from E.
         episode_singleton, step_singleton: advantage of a group of one at each level.
@@ -195,7 +193,6 @@ class GroupInGroup(Estimator):
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     no_tree: ClassVar[str | None] = "it compares sessions, and a tree is a single session"
     group: Group = TASK
-    group_by_agent: bool = False
     mode: Mode = "mean_norm"
     step_w: float = 1.0
     gamma: Share = 0.95
@@ -209,15 +206,14 @@ class GroupInGroup(Estimator):
         return (self.step,)
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        columns = (*self.group, "agent") if self.group_by_agent else self.group
-        group = group_ids(table, columns)
-        sample = sample_ids(table, group, "row" if self.group_by_agent else "session_mean")
+        group = group_ids(table, self.group)
+        sample = sample_ids(table, group, "session_mean")
         table.check_shared(reward, sample, "of one session, whose episode reward")
         _, first = np.unique(sample, return_index=True)
         episode = group_mean(reward, sample)
         std = self.std if self.mode == "mean_std_norm" else None
         upper, upper_scale = compare(episode, group[first], Mean(), std, self.eps, self.episode_singleton)
-        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, columns)
+        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, self.group)
         lower, lower_scale = compare(steps, same, Mean(), std, self.eps, self.step_singleton)
         ret = (episode / upper_scale)[sample] + self.step_w * steps / lower_scale
         baseline = (upper / upper_scale)[sample] + self.step_w * lower / lower_scale
@@ -227,7 +223,7 @@ class GroupInGroup(Estimator):
             ("step return", steps),
             ("step advantage", (steps - lower) / lower_scale),
         ]
-        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages)
+        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, self.group, stages)
 
 
 GIGPO = Algorithm(advantage=GroupInGroup())

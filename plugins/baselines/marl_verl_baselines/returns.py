@@ -62,9 +62,8 @@ class TreeMean(Returns):
 class GAE(Discounted):
     """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
 
-    Generalised advantage estimation (docs/algorithms.md, Critics): V(o), column `value` of a row, is a critic's value
-    of the observation before the action, and 0 after the agent's last turn; t counts its turns in the session by index,
-    also in concurrent lanes. The critic's target is A_t + V_t. An agent with a frozen policy has A = 0.
+    V(o), column `value` of a row, is a critic's value of the observation before the action, and 0 after the agent's
+    last turn; t counts its turns in the session by index, also in concurrent lanes. The critic's target is A_t + V_t.
     Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
 
     Attributes:

@@ -1,25 +1,10 @@
-"""Code reward in levels, up to 4.0: a helper function and a main function, `aux` and the entry point of the problem.
+"""Code reward in levels, up to 4.0, of a helper function and a main function; README.md of this plugin has the rules.
 
-    helper     0.4   the helper function is there, with a `return`
-    main       0.6   the main function is there, with a `return`; otherwise no further level counts
-    syntax     0.5   the imports of the prompt and both functions parse together; otherwise no further level counts
-    tests      1.0   times the share of tests that pass; at 0, or without a helper function, no further level counts
-    calls      0.5   the main function calls the helper
-    substance  1.0   and is more than a wrapper around it
-    ignored   -0.5   but a call is a statement by itself, whose value is lost
-
-Of an answer only the function of the wanted name is kept, without its imports and other functions. The first two levels
-go by the text, so that a function that does not parse counts. A wrapper has, without signature, docstring and comments,
-no line, one line that starts with `return` and names the helper, or a line `v = aux(...` and then `return v`.
-
-Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Code_Generation). README.md of this plugin
-lists where their value is plainly a bug, and ours the intended one.
+Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Code_Generation).
 """
 
 import ast
 import re
-from collections.abc import Iterator
-from typing import TypeGuard
 
 FENCE = re.compile(r"```(?:python)?")
 DEFINITION = re.compile(r"([ \t]*)def[ \t]+(\w+)")
@@ -98,18 +83,18 @@ def levels(helper: str, main: str, name: str, parses: bool, passed: float | None
     rewards["tests"] = passed
     tree = definition(main)
     if passed and helper and tree is not None:
-        rewards["calls"] = 0.5 if any(calls(tree, name)) else 0.0
+        rewards["calls"] = 0.5 if calls(tree, name) else 0.0
         if rewards["calls"]:
             rewards["substance"] = 0.0 if wrapper(main, name) else 1.0
             rewards["ignored"] = -0.5 if ignored(tree, name) else 0.0
     return rewards
 
 
-def calls(tree: ast.FunctionDef, name: str) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if is_call(node, name))
+def calls(tree: ast.AST, name: str) -> bool:
+    return any(is_call(node, name) for node in ast.walk(tree))
 
 
-def is_call(node: ast.AST, name: str) -> TypeGuard[ast.Call]:
+def is_call(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
 
 
@@ -118,7 +103,7 @@ def ignored(tree: ast.FunctionDef, name: str) -> bool:
 
 
 def wrapper(text: str, name: str) -> bool:
-    """Whether a function that parses only passes on what `name` returns, by its lines (module docstring)."""
+    """Whether a function that parses only passes on what `name` returns, by its lines (README.md)."""
     tree = definition(text)
     assert tree is not None
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body

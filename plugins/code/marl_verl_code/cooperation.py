@@ -38,7 +38,7 @@ class Cooperation(Metric):
 def patterns(main: str, entry: str) -> set[str]:
     """The patterns in the code of the main function, and "calls"; empty if it does not call the helper."""
     tree = definition(function(main, entry))
-    if tree is None or not list(calls(tree, AUX)):
+    if tree is None or not calls(tree, AUX):
         return set()
     names = _results(tree)
     shown = {"calls"}

@@ -1,9 +1,6 @@
-"""Workflow `refine-code`: a program for a problem with tests, refined with the first failing public test.
+"""Workflow `refine-code`: a program for a problem with tests, refined with the first failing public test."""
 
-Programs are those of `code-with-tests`. Public tests run as a recorded call, so that a replay, and every refinement of
-the same attempt, reads their result from the journal.
-"""
-
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -49,15 +46,15 @@ class GenerateAndRefine(Workflow):
     def first(self, task: Task) -> Any:
         return task.prompt
 
-    def again(self, task: Task, answer: str, feedback: Feedback) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no again(task, answer, feedback)")
+    @abstractmethod
+    def again(self, task: Task, answer: str, feedback: Feedback) -> Any: ...
 
     def answer_of(self, text: str) -> str:
         return text
 
+    @abstractmethod
     async def feedback(self, task: Task, answer: str, team: Team) -> Feedback:
         """Feedback of the public tests."""
-        raise NotImplementedError(f"{type(self).__name__} has no `async def feedback(self, task, answer, team)`")
 
 
 LONGEST = 1000  # characters of an input, an output or an error that feedback shows: the middle of a longer one is cut

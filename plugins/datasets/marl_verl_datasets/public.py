@@ -31,17 +31,12 @@ VERDICT = re.compile(r"<verify>\s*(\w+)\s*</verify>", re.IGNORECASE)
 
 
 class Fields:
-    """A row of a data set, read with errors that name file, row and field. Names are compared without case; where a
-    method takes several, the first that the row has is read.
-
-    Attributes:
-        where: file and row, the beginning of every error message.
-        read: name -> the column that was read under it.
-    """
+    """A row of a data set, read with errors that begin with `where`, file and row, and name the field. Names are
+    compared without case; where a method takes several, the first that the row has is read."""
 
     def __init__(self, row: Mapping[str, Any], where: str) -> None:
         self.row, self.where = row, where
-        self.read: dict[str, str] = {}
+        self.read: dict[str, str] = {}  # name -> the column that was read under it
         self._lower = {str(name).lower(): name for name in row}
 
     def __contains__(self, name: str) -> bool:
@@ -107,32 +102,21 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A public data set.
-
-    Attributes:
-        hub: its name on the hub, e.g. "openai/gsm8k".
-        task: a row's task. `LeftOut` for a row that is no task; any other exception is an error that names the row.
-        config: the hub's configuration; None for the default one.
-        splits: split -> the hub's split. A split that is absent here has no tasks on the hub.
-        installed: returns the rows of an installed package, which are then used; None if it is not installed.
-        files: split -> its JSON lines or parquet files on the hub; for sets with a loading script, which `datasets` 4
-            no longer runs. None: `datasets` finds them.
-    """
+    """A public data set: its name on the hub, and the task of a row, where `LeftOut` means no task, and any other
+    exception is an error that names the row."""
 
     hub: str
     task: Callable[[Fields], Task]
-    config: str | None = None
-    splits: Mapping[Split, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
-    installed: Callable[[], Iterable[dict[str, Any]] | None] = lambda: None
-    files: Mapping[Split, Sequence[str]] | None = None
+    config: str | None = None  # the hub's configuration
+    splits: Mapping[Split, str] = field(default_factory=lambda: {"train": "train", "test": "test"})  # -> the hub's
+    installed: Callable[[], Iterable[dict[str, Any]] | None] = lambda: None  # rows of a package, used if it is there
+    files: Mapping[Split, Sequence[str]] | None = None  # of sets with a loading script, which `datasets` 4 does not run
 
     def described(self, split: Split) -> str:
-        """What is loaded of the hub, in words."""
         part = f"split '{self.splits[split]}'" if self.files is None else ", ".join(self.files[split])
         return f"{self.hub}, {part}"
 
     def load(self, split: Split) -> Any:
-        """Its rows. Raises whatever the network, the hub and the set's files do."""
         import datasets
 
         if self.files is None:
@@ -167,7 +151,7 @@ class PublicTasks(TaskSet):
             check_known("public set", name, self.sets)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """Up to `count` random tasks of each of the hub's sets, in its order. MarlError without a set."""
+        """Up to `count` random tasks of each of the hub's sets, in its order."""
         names = self._names(split)
         if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
@@ -182,7 +166,6 @@ class PublicTasks(TaskSet):
         return list(tasks.values())
 
     def _drawn(self, name: str, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` random tasks of a set, or all of a smaller one."""
         rows = _hub_rows(name, self._public(name, split), split)
         tasks = self._tasks(rows, split, f"public set '{name}'", name)
         if getattr(self, f"{split}_rows") is not None or len(tasks) <= count:

@@ -3,12 +3,8 @@
     amplification_k = mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2
                     = spread_k + shift_k
 
-mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. It is the factor by
-which a mean and std for all agents scale the second moment of agent k's gradient; its mean over the agents of a task,
-weighted by their rows, is 1, so no agent has more than n / n_k. Tasks with equal rewards only are skipped. Source: Dr.
-MAS, arXiv 2602.08847. README.md says what the terms mean. The second moment of the actual advantages is beside it:
-
-    second_moment_k = mean over these tasks of E_k[A^2]
+mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. Tasks with equal rewards
+only are skipped. Source: Dr. MAS, arXiv 2602.08847. README.md says what the terms mean.
 """
 
 import numpy as np
@@ -19,9 +15,7 @@ from marl_verl.algo.algorithms import Metric
 
 class Amplification(Metric):
     """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent of how
-    the advantage is normalised; and `agent/NAME/second_moment`, of the actual advantages.
-
-    At amplification 1 with shift 0, one mean and std for all agents has no effect."""
+    the advantage is normalised; and `agent/NAME/second_moment`, the mean of A^2 as trained."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         """Agents whose tasks all have equal rewards only are missing."""
@@ -37,12 +31,8 @@ class Amplification(Metric):
 
 
 def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, tuple[float, float]]:
-    """Agent -> the terms (spread, shift) of its factor; agents whose tasks all have equal rewards only are missing.
-
-    Args:
-        reward: [n] rewards.
-        task, agent: [n] ids.
-    """
+    """Agent -> the terms (spread, shift) of its factor, from [n] rewards and ids; agents whose tasks all have equal
+    rewards only are missing."""
     mean, own = _mean(reward, task), _mean(reward, agent, task)
     variance = np.maximum(_mean((reward - mean) ** 2, task), np.finfo(float).tiny)  # 0 counts nowhere
     spread = _by_agent((reward - own) ** 2 / variance, reward, task, agent)

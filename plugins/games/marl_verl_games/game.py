@@ -14,19 +14,12 @@ HELD_OUT = 10  # one task in ten
 
 
 class Game(Protocol):
-    """A state of a game; it does not change.
+    """A state of a game; it does not change."""
 
-    Attributes:
-        rules: the rules, as agents see them.
-        example: a list of moves in the right format.
-        most_moves: number of moves, refused ones included, after which the game is over.
-        only_moves: whether a program's list with anything else than moves counts as none.
-    """
-
-    rules: ClassVar[str]
-    example: ClassVar[str]
-    most_moves: ClassVar[int] = 10_000
-    only_moves: ClassVar[bool] = False
+    rules: ClassVar[str]  # as agents see them
+    example: ClassVar[str]  # a list of moves in the right format
+    most_moves: ClassVar[int] = 10_000  # after so many, refused ones included, the game is over
+    only_moves: ClassVar[bool] = False  # whether a program's list with anything else than moves counts as none
 
     @classmethod
     def of(cls, task: Task) -> Self: ...  # the first state
@@ -63,17 +56,11 @@ class StepGame(Game, Protocol):
 
 @dataclass(frozen=True)
 class Played(Generic[G]):
-    """The result of a sequence of moves.
-
-    Attributes:
-        game: the state.
-        made: number of moves since the start of the game, refused ones included.
-        refused: (move, why) of the refused moves of the sequence.
-    """
+    """The result of a sequence of moves."""
 
     game: G
-    made: int = 0
-    refused: tuple[tuple[str, str], ...] = ()
+    made: int = 0  # number of moves since the start of the game, refused ones included
+    refused: tuple[tuple[str, str], ...] = ()  # (move, why) of the refused moves of the sequence
 
     @property
     def over(self) -> bool:

@@ -3,11 +3,9 @@
     planner plans U R
     executor moves R U
 
-The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A move is a
-direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no move. A line without a list ends with
-"?", one with an empty list with "[]", and one with a list of other things than words with "[?]".
-
-`answered` and `printed` read the list of moves of an answer and of a program's output.
+A plan on the last line counts as if it were executed exactly. A move is a direction, or a digit in a cell of a Sudoku,
+"r1c2=3"; "!" is a word that is no move. A line without a list ends with "?", one with an empty list with "[]", and one
+with a list of other things than words with "[?]".
 """
 
 import ast
@@ -92,10 +90,7 @@ def answered(agent: str, verb: Verb, text: str, meant: Meaning) -> Line:
 
 def printed(agent: str, verb: Verb, output: str, meant: Meaning, only_moves: bool) -> Line:
     """The line of a program's output: its last list after "Actions List**:" or "Actions:", else at the start of a line.
-
-    Args:
-        only_moves: whether a list with anything else than moves counts as none.
-    """
+    `only_moves`: whether a list with anything else than moves counts as none."""
     starts = list(_PRINTED.finditer(output))
     start = next(iter([*(match for match in reversed(starts) if match[1]), *reversed(starts)]), None)
     if start is not None:

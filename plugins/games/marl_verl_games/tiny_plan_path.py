@@ -1,7 +1,5 @@
 """Plan-Path in turns, for tiny models: boards with demonstrations; the workflows of a planner and an executor, and of a
-single agent; and role rewards.
-
-Role rewards on a board, for an agent's moves or planned moves from the team's cell.
+single agent; and role rewards of an agent's moves or planned moves from the team's cell s to s'.
 
 `at-plan-path`:
 
@@ -11,14 +9,9 @@ Role rewards on a board, for an agent's moves or planned moves from the team's c
         + 1 at the goal, + 0.5 if the whole walk there is a shortest one
         - 1 for the last act of an episode that did not reach the goal
 
-s is the team's cell before the act, s' the cell after these moves; a planner's moves count as if executed exactly. The
-reward is local: it does not depend on later acts. The team reward, success, is a separate component.
-
-Source: the constants are those of AT-GRPO's public code (arXiv 2510.11062), whose whole reward is `plan-path`
-(`game_workflows`); the distance around the walls is ours: theirs rewards walking into dead ends.
-
-`at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
-board without walls. `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
+The constants are those of AT-GRPO's public code (arXiv 2510.11062), the distance around the walls is ours.
+`at-bee-line`, for a planner that does not see walls: the first three lines, and + 1 at the goal, without walls.
+`at-bee-line-paid`: the same plus 10, a role reward on a different scale.
 """
 
 import random
@@ -175,10 +168,7 @@ class OneWalker(GamePlayer):
 
 
 class PlannerExecutor(OneWalker):
-    """In each turn the planner, which sees the goal, plans two moves; the executor, which sees the walls, makes one.
-
-    After every act the log so far is proposed as answer: a candidate is scored by the state that it leads to.
-    """
+    """In each turn the planner, which sees the goal, plans two moves; the executor, which sees the walls, makes one."""
 
     async def turn(self, task: Task, team: Team, lines: list[log.Line], last: Played[Any], number: int) -> None:
         at = last.game.cell

@@ -1,7 +1,6 @@
 r"""A solver and a verifier, who approves or rejects; the answer is in `\boxed{...}`. And their role rewards.
 
-Source: Dr. MAS, arXiv 2602.08847, and its public code: two rounds. The wording of the prompts is our own. The authors'
-code silently treats an unparseable verdict as approval; here this is an option, and the action is marked invalid.
+Source: Dr. MAS, arXiv 2602.08847, and its public code: two rounds. The wording of the prompts is our own.
 """
 
 from typing import Literal
@@ -51,7 +50,6 @@ class SolverVerifier(Workflow):
         return solution.text
 
     def solver_sees(self, task: Task, solution: str | None = None, review: str | None = None) -> str:
-        r"""The problem; after a rejection also the solution and the review."""
         parts = [f"Problem:\n{task.prompt}"]
         if solution is not None:
             parts += [f"Your earlier solution:\n{solution}", f"A verifier rejected it:\n{review}"]
@@ -59,7 +57,6 @@ class SolverVerifier(Workflow):
         return "\n\n".join(parts)
 
     def verifier_sees(self, task: Task, solution: str) -> str:
-        """The problem, the solution, and the form of a verdict."""
         how = (
             "Check every step and the final answer. End with your verdict: <verify>approve</verify> if the solution is "
             "right, <verify>reject</verify> if anything in it is wrong."

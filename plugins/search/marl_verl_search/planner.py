@@ -1,8 +1,4 @@
-"""The team on multi-hop questions: the planner asks sub-questions, workers search and report, the planner answers.
-
-Option `planner` names the planner; all other agents are workers. Each agent's role is defined in its instructions (role
-prompts); the observations have the question, the results so far, and the form of an action.
-"""
+"""The team on multi-hop questions: the planner asks sub-questions, workers search and report, the planner answers."""
 
 import asyncio
 import re
@@ -31,7 +27,7 @@ class PlannerAndSearchers(Searching):
     a page, with `python` run a program.
 
     Options:
-        planner: name of the planner.
+        planner: name of the planner; all other agents are workers.
         rounds: maximum rounds of sub-questions; after the last one the planner must answer.
         searches: maximum searches of a worker per sub-question; a page and a program count as one.
         paragraphs: maximum paragraphs that a search returns, and passages of a page.

@@ -20,10 +20,9 @@ RULES = (
 
 
 class KuhnPoker(TaskSet):
-    """Deals of Kuhn Poker: every six tasks are the six deals, in random order.
+    """Deals of Kuhn Poker: every six tasks are the six deals, in random order, in both splits.
 
-    The game has no other deals, so held-out tasks measure how the players play, not whether they generalise. Each
-    side, `first` and `second`, scores its payoff in chips; the two add up to 0.
+    Each side, `first` and `second`, scores its payoff in chips; the two add up to 0.
     """
 
     quick = True

@@ -107,7 +107,6 @@ class MajorityDebateGame(Workflow):
 
 
 def debater_sees(letters: list[str], claim: str) -> str:
-    """A debater's observation: its claim, and the list with its positions."""
     return f"{CLAIM} {claim} {' '.join(f'{at + 1} {letter}' for at, letter in enumerate(letters))}"
 
 

@@ -27,13 +27,11 @@ def parsed(text: str) -> list[str] | None:
 
 
 def result(parts: Sequence[str]) -> int:
-    """The result of a problem, given as its digits and signs."""
     pairs = zip(("+", *parts[1::2]), parts[::2], strict=True)
     return sum(-int(digit) if sign == "-" else int(digit) for sign, digit in pairs)
 
 
 def number(text: str) -> int | None:
-    """The whole number that a text is; None if it is not one."""
     return int(text) if NUMBER.fullmatch(text) else None
 
 
@@ -161,12 +159,9 @@ def _proper(parts: list[str] | None, data: Mapping[str, Any]) -> bool:
 
 
 def learnability(solved: float | None) -> float:
-    """The learnability reward of the proposer,
+    """The proposer's reward of the share s of solved attempts: 0 if s is 0 or 1, else 1 - s; 0 for an invalid proposal.
 
-        r = 0 if s is 0 or 1, else 1 - s
-
-    where s is the share of solved attempts; 0 for an invalid proposal (None). Source: Absolute Zero, arXiv 2505.03335
-    (r_propose, with the mean success of the solver's attempts), where an invalid proposal has a penalty instead.
+    Source: Absolute Zero, arXiv 2505.03335 (r_propose), where an invalid proposal has a penalty instead.
     """
     return 0.0 if solved is None or solved in (0.0, 1.0) else 1.0 - solved
 

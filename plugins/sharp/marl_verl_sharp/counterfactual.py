@@ -1,13 +1,7 @@
 """Credits that replay an episode with agents masked: `counterfactual`, and `shapley`.
 
-`counterfactual` is the score that a team reached, minus the score without one agent, or one act.
-
-    Delta_m = R(tau) - R(tau with m masked)
-    R(tau with M masked) = score of the answer that the workflow reaches on the same task, with the same calls and
-                           random draws, when every act of M gets a placeholder
-
-Delta is signed: below 0, the team would have scored higher without m. This is leave-one-out: the Deltas need not add up
-to the score (two workers with the same result have 0 each).
+`counterfactual` is the score that a team reached, minus the score without one agent, or one act: Delta_m = R(tau) -
+R(tau with m masked), the score of the answer that the workflow reaches when every act of m gets a placeholder.
 
 A masked run is a replay of the episode's journal with some actions replaced. The mode defines the other actions:
 
@@ -25,11 +19,10 @@ Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code
     v(S)  = score of the episode with every player outside S masked;  v(N) = its own score, without a replay
     phi_i = mean over orders pi of N of  v(those up to i in pi) - v(those before i in pi)
 
-Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions
-(`shapley`; Shapley, 1953). Above that over `permutations` random ones (Castro, Gomez and
-Tejada, 2009), with truncation (Ghorbani and Zou, "Data Shapley", 2019, algorithm 1): in each of them, once |v(N) -
-v(those so far)| < `truncation`, the remaining players of the order get 0 without a replay. sum_i phi_i = v(N) -
-v({}), with an error below `truncation`. Each coalition is replayed at most once.
+Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions (`shapley`; Shapley, 1953).
+Above that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani and Zou, "Data
+Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, the remaining players of
+the order get 0 without a replay. Each coalition is replayed at most once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -251,15 +244,7 @@ def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
 
 
 def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
-    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
-
-    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
-    Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
-
-    Args:
-        players: n different names.
-        value: v of all 2^n coalitions.
-    """
+    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)), of n players and 2^n coalitions."""
     n = len(players)
     weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
     return {

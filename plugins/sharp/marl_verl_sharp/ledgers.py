@@ -1,13 +1,9 @@
-"""Three ledgers: a question with one right, one irrelevant and one wrong ledger.
-
-The planner is asked for the number of an item. It sends one item to three workers, each of which looks it up in its own
-ledger and reports:
+"""Three ledgers: the planner is asked for the number of an item, and sends one item to three workers, each of which
+looks it up in its own ledger and reports:
 
     reader   has this year's ledger: the right number, which the team cannot know otherwise.
     idler    has a ledger of letters: its report is never needed.
     gossip   has last year's ledger: another, wrong number for every item.
-
-So one worker can be useful, one is idle, and one is harmful. The planner sees their reports, but no ledger.
 """
 
 import random
@@ -36,7 +32,6 @@ class ThreeLedgers(DrawnTasks):
     agents = (PLANNER, *WORKERS)
 
     def score(self, task: Task, answer: Any) -> float:
-        """Terminal accuracy: 1 when the answer is this year's number of the item, else 0."""
         return float(answer.strip() == task.data["ledgers"][READER][task.data["item"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
@@ -87,14 +82,13 @@ def look_up(ledger: Mapping[str, str], words: str) -> str:
 
 
 def reports_seen(task: Task, reports: Mapping[str, str]) -> str:
-    """The planner's second observation: the item again, and what each worker reports."""
     return f"{PLANNER} item {task.data['item']} " + " ".join(f"{worker} {reports[worker]}" for worker in WORKERS)
 
 
 class PlannerAndWorkers(Workflow):
     """One act of the planner, two joint moves of the workers with a tool call between them, one act of the planner.
 
-    A worker that answers "none" makes no call, and reports "none". "none" is also the placeholder of a masked worker.
+    A worker that answers "none" makes no call, and reports "none".
 
     Options:
         alone: without workers: the planner looks up the item in all ledgers itself. The paper's single-agent baseline.

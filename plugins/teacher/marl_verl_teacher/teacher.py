@@ -93,18 +93,13 @@ def translate(script: Script) -> None:
     if not forms:
         problem = f"'{LOSS}.loss_mode={mode}' with use_policy_gradient={str(gradient).lower()} is no form of a teacher"
         raise MarlError(f"{problem}: use k1 with true, or k2, k3 or forward_kl_topk with false")
-    teacher = {
-        "policy": TEACHER,
-        "form": forms[0],
-        "topk": take(f"{LOSS}.topk"),
-        "clamp": take(f"{LOSS}.loss_max_clamp"),
-    }
-    teacher |= {"weight": take(f"{LOSS}.distillation_loss_coef"), "reward": take(f"{LOSS}.use_task_rewards")}
+    keys = {"topk": "topk", "clamp": "loss_max_clamp", "weight": "distillation_loss_coef", "reward": "use_task_rewards"}
+    teacher = {"policy": TEACHER, "form": forms[0], **{key: take(f"{LOSS}.{name}") for key, name in keys.items()}}
     for name in script.recipe.marl.policies:
         script.put(f"marl.policies.{name}.teacher", teacher)
     prefix = f"{MODEL}.inference."
-    keys = [key for key in script.values if key.startswith(prefix)]
-    rollout = {key.removeprefix(prefix): script.values.pop(key) for key in keys}
+    inference = [key for key in script.values if key.startswith(prefix)]
+    rollout = {key.removeprefix(prefix): script.values.pop(key) for key in inference}
     policy = {"frozen": True, "model": {"path": take(f"{MODEL}.model_path")}, "rollout": rollout}
     gpus, nodes = take(f"{DISTILLATION}.n_gpus_per_node"), take(f"{DISTILLATION}.nnodes")
     if has_accelerator() or ADDRESS in script.values:

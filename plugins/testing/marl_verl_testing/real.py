@@ -24,19 +24,12 @@ LIMIT = 900.0
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run of `marl-verl train`.
+    """A finished run of `marl-verl train`."""
 
-    Attributes:
-        folder: the run directory.
-        code: exit code.
-        output: printed output, with the end of the log if the run failed.
-        left: leftovers outside the run directory, if a test has searched for them.
-    """
-
-    folder: Path
-    code: int
-    output: str
-    left: list[str] = field(default_factory=list)
+    folder: Path  # the run directory
+    code: int  # exit code
+    output: str  # printed, with the end of the log if the run failed
+    left: list[str] = field(default_factory=list)  # outside the run directory, if a test has searched for it
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -51,14 +44,7 @@ class Finished:
 
 def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
     """Run `marl-verl train RECIPE overrides...` with its run directory at `folder`, on Ray and vLLM unless an override
-    sets `marl.run.backend`.
-
-    Args:
-        variables: environment variables besides those of the test.
-
-    Raises:
-        subprocess.TimeoutExpired: the run took longer than `LIMIT`.
-    """
+    sets `marl.run.backend`; with environment `variables` besides those of the test. TimeoutExpired after `LIMIT`."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     place = (f"marl.run.dir={folder.parent}", f"marl.run.name={folder.name}")
     return _run(("train", str(recipe), "marl.run.backend=verl", *overrides, *place), folder, variables)

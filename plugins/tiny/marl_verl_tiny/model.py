@@ -33,27 +33,18 @@ Width = Annotated[int, Interval(ge=1, le=1 << 14)]
 class Shape:
     """Architecture and sizes of a model. The default has 87 thousand parameters with a vocabulary of 72 words.
 
-    `head_dim` is 32, the smallest that vLLM's CPU attention supports.
-
     Attributes:
-        hidden: width of the residual stream, a multiple of 8.
-        layers: number of layers.
-        heads: number of attention heads.
-        kv_heads: number of key and value heads; divides `heads`.
-        head_dim: width of a head.
-        mlp: width of the feed-forward layer, a multiple of 8.
-        context: maximum length of prompt and answer together, in tokens.
         family: "qwen3", whose tokens are the task's words, or "llama", with byte-pair encoding: the same text has
             other and more token ids, so data.max_prompt_length and max_response_length must be larger.
     """
 
-    hidden: Width = 64
-    layers: Width = 2
-    heads: Width = 2
-    kv_heads: Width = 2
-    head_dim: Width = 32
-    mlp: Width = 128
-    context: Annotated[int, Interval(ge=16, le=1 << 20)] = 256
+    hidden: Width = 64  # width of the residual stream, a multiple of 8
+    layers: Width = 2  # number of layers
+    heads: Width = 2  # number of attention heads
+    kv_heads: Width = 2  # number of key and value heads; divides `heads`
+    head_dim: Width = 32  # width of a head, the smallest that vLLM's CPU attention supports
+    mlp: Width = 128  # width of the feed-forward layer, a multiple of 8
+    context: Annotated[int, Interval(ge=16, le=1 << 20)] = 256  # longest prompt and answer together, in tokens
     family: Literal["qwen3", "llama"] = "qwen3"
 
     def __post_init__(self) -> None:
@@ -68,25 +59,17 @@ class TinyModel(Shape):
     """A tiny model for `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
 
     Attributes:
-        task: registered name of the task set that provides the demonstrations.
-        agents: agents whose demonstrations to learn; several for a shared policy.
-        task_options: options of the task set.
-        seed: seed of the initial weights and of the demonstrations.
-        steps: number of warm-up updates.
-        good: share of correct demonstrations, 0 to 1; the others are careless.
-        batch_size: demonstrations per update.
-        learning_rate: maximum learning rate of the warm-up.
         head_dim: width of a head, a size of vLLM's attention on a CPU and on a GPU.
     """
 
-    task: str
-    agents: Sequence[str]
-    task_options: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    steps: options.NonNegative = 200
-    good: Annotated[float, Interval(ge=0, le=1)] = 0.35
-    batch_size: options.Positive = 64
-    learning_rate: Annotated[float, Interval(gt=0, le=1)] = 3e-3
+    task: str  # registered name of the task set that provides the demonstrations
+    agents: Sequence[str]  # agents whose demonstrations to learn; several for a shared policy
+    task_options: Mapping[str, Any] = field(default_factory=dict)  # options of the task set
+    seed: int = 0  # seed of the initial weights and of the demonstrations
+    steps: options.NonNegative = 200  # number of warm-up updates
+    good: Annotated[float, Interval(ge=0, le=1)] = 0.35  # share of correct demonstrations; the others are careless
+    batch_size: options.Positive = 64  # demonstrations per update
+    learning_rate: Annotated[float, Interval(gt=0, le=1)] = 3e-3  # maximum learning rate of the warm-up
     head_dim: Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256] = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -110,7 +93,6 @@ class TinyModel(Shape):
 
     @property
     def label(self) -> str:
-        """What it is, in words."""
         return f"tiny {self.family} model, {self.steps} warm-up steps"
 
     def folder(self, cache: Path | None = None) -> Path:

@@ -1,14 +1,4 @@
-"""Writing reward in levels, up to 2.98 (as transitions are at most 0.95), of two parts of one text; without a model.
-
-    structure     0.5  if the word counts of both parts are in range, else the reward is 0
-    length        1.0  characters(two) / characters(one): full in a band, linear to 0 at the limits beside it
-    vocabulary    0.5  different words(two) / different words(one), stop words included: the same
-    style         1.0  0.4 * transitions + 0.6 * min(J, J_full) / J_full
-
-    transitions = 0.4 + 0.05 (c - 1),  c: how many of the 12 kinds of transition words occur; 0 if none
-    J = |A and B| / |A or B|,  A and B the different words of the parts without stop words; 1 if both are empty
-
-A ratio beyond a limit ends the reward: no further level counts. README.md has the exact rules.
+"""Writing reward in levels, up to 2.98, of two parts of one text, without a model; README.md has the rules.
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Writing). The lists of words are ours.
 """
@@ -103,20 +93,13 @@ class Band:
 
 @dataclass(frozen=True)
 class Bands:
-    """Reward parameters of a data set.
+    """Reward parameters of a data set."""
 
-    Attributes:
-        words: minimum and maximum number of words of each part.
-        length: of the parts' lengths in characters. vocabulary: of their numbers of different words.
-        transitions_in: where transition words count: in part "two", or in "both", joined without a blank.
-        overlap: J_full, the overlap with the full score.
-    """
-
-    words: tuple[int, int]
-    length: Band
-    vocabulary: Band
-    transitions_in: Literal["two", "both"]
-    overlap: float
+    words: tuple[int, int]  # minimum and maximum number of words of each part
+    length: Band  # of the ratio of characters, two / one
+    vocabulary: Band  # of the ratio of different words
+    transitions_in: Literal["two", "both"]  # where transition words count; both are joined without a blank
+    overlap: float  # J with the full score
 
 
 TLDR = Bands((8, 256), Band(1.1, 1.6, 3.2, 5.0), Band(1.3, 2.0), "two", 0.03)

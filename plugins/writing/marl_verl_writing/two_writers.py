@@ -1,8 +1,6 @@
-"""Joint writing: two agents write one part of a text each, simultaneously, for one joint reward.
+"""Joint writing: two agents write one part of a text each, simultaneously, for one joint reward (`levels`).
 
-TLDR: one agent summarises a post in one sentence, the other in more detail. arXiv: from an abstract, one agent writes
-the first paragraph of an introduction, the other the second. Neither sees the other's text; the wanted lengths,
-vocabulary and coherence are defined by the reward only (`levels`). Source: MAGRPO, arXiv 2508.04652.
+Source: MAGRPO, arXiv 2508.04652.
 """
 
 import random
@@ -85,15 +83,12 @@ class JointWriting(PublicTasks):
 
     @property
     def limits(self) -> Bands:
-        """The parameters of the reward."""
         return BANDS[self.bands]
 
     def score(self, task: Task, answer: Any) -> float:
-        """The sum of the levels, 0 to 2.98."""
         return sum(levels(answer[ONE], answer[TWO], self.limits).values())
 
     def success(self, task: Task, answer: Any) -> bool:
-        """Whether the reward is at least `ENOUGH`."""
         return self.score(task, answer) >= ENOUGH
 
     def public_score(self, task: Task, answer: Any) -> float:
@@ -138,10 +133,7 @@ class TwoWriters(Workflow):
         return parts
 
     def sees(self, task: Task, agent: str, parts: Mapping[str, str], one: str = "") -> str:
-        """The observation of an agent: what to write, the text, and in later turns both parts.
-
-        `one`: part one of the same turn, if it is written.
-        """
+        """What to write, the text, and in later turns both parts. `one`: part one of the same turn, if written."""
         asked = ASKED[self.kind]
         lines = [BOTH, f"First: {asked[ONE]}", f"Second: {asked[TWO]}"] if agent == WRITER else [asked[agent]]
         lines += ["", task.prompt.strip()]
