@@ -49,7 +49,6 @@ class GreedyTree(Sampler):
     partial_value: PartialValue = "proposal"
 
     async def sample(self, context: SamplingContext) -> Sample:
-        """Sample one path from the root to the workflow's end."""
         sample = Sample()
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
@@ -78,7 +77,6 @@ class GreedyTree(Sampler):
         return sample
 
     async def _candidates(self, context: SamplingContext, state: State, act: Act, number: int) -> list[State | Failure]:
-        """The states after each candidate for the n-th act of the path."""
         parent, value, most = state.turn.node if number else None, self.partial_value, self.candidates
         where = (context, state, act, SESSION)
         grown = [

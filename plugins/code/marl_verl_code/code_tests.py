@@ -52,7 +52,6 @@ class CodeWithTests(PublicTasks):
         return float(await in_thread(first_failing, answer, all_tests(task), self._limits()) is None)
 
     def reference(self, task: Task) -> Any:
-        """The reference solution; None where the set has none."""
         solution = task.data.get("solution")
         return solution if isinstance(solution, str) and solution.strip() else None
 

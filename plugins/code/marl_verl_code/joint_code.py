@@ -248,11 +248,9 @@ def expert_sees(task: Task, codes: Mapping[str, str], feedback: str) -> str:
 
 
 def entry_of(task: Task) -> str:
-    """The name of the main function."""
     return str(task.data["entry"])
 
 
 def _tests_of(task: Task) -> tuple[str, ...]:
-    """The different tests that name the function."""
     pattern = re.compile(rf"\b(candidate|{entry_of(task)})\b")
     return tuple(dict.fromkeys(filter(pattern.search, task.data["tests"])))

@@ -121,7 +121,6 @@ async def first_failure(code: str, tests: list[Any]) -> dict[str, Any] | None:
 
 
 def in_words(test: Mapping[str, Any], outcome: Outcome, number: int) -> str:
-    """A test result in words, for a model."""
     result = "output" if "input" in test else "result"
     happened = {
         "wrong": f"the {result} is wrong.",

@@ -65,7 +65,6 @@ class TinyCoderTester(CoderTester):
 
 
 def sees(task: Task, failed: list[dict[str, Any]]) -> str:
-    """The task, and the input of the first test that failed."""
     return f"{task.prompt} failed {failed[0]['input'].strip()[:8]}" if failed else task.prompt
 
 

@@ -18,7 +18,6 @@ class Amplification(Metric):
     the advantage is normalised; and `agent/NAME/second_moment`, the mean of A^2 as trained."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
-        """Agents whose tasks all have equal rewards only are missing."""
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
         reward, task, agent = result.reward[rows], table.uid.codes[rows], table.role.codes[rows]
         moments = _by_agent(result.advantage[rows] ** 2, reward, task, agent)

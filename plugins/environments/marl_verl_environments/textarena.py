@@ -91,7 +91,6 @@ class TextArenaTasks(SeatedTasks):
     """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
 
     def game(self, seed: int) -> Game:
-        """A game of two players, or of one if it cannot have two."""
         try:
             return TextArenaGame(self.env, self.arguments or {}, seed, 2)
         except MarlError:

@@ -57,7 +57,6 @@ class GamePlayer(Workflow):
         await self.moves(team, lines, team.agents[0], self.seen(last, number), last.game)
 
     async def moves(self, team: Team, lines: list[log.Line], agent: str, seen: str, game: Game) -> None:
-        """Add the line of an agent that moves."""
         action = await team[agent].act(f"{seen}\nEnd your answer with a list of moves, such as {game.example}.")
         line = log.answered(agent, "moves", action.text, game.move)
         if not line.moves:

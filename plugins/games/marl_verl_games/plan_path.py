@@ -43,7 +43,6 @@ class Board:
         return None if near in self.walls else near
 
     def left(self, cell: str) -> int:
-        """Length of a shortest walk to the goal; the number of cells if there is none."""
         return distances(self.size, self.walls, self.goal).get(cell, self.size**2)
 
     def drawn(self, cell: str) -> str:
@@ -88,7 +87,6 @@ class PathGame(StepGame):
 
     @property
     def left(self) -> int:
-        """Length of a shortest walk to the goal."""
         return self.board.left(self.cell)
 
     @property

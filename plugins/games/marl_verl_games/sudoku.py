@@ -41,7 +41,6 @@ class Sudoku(Game):
 
     @property
     def empty(self) -> int:
-        """Number of empty cells of the puzzle."""
         return sum(not digit for row in self.given for digit in row)
 
     @property

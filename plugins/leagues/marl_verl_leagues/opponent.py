@@ -1,14 +1,7 @@
 """Opponents (`marl.agents.NAME.opponent`): agents that act with snapshots of a policy, of which each task meets one.
 
-The pool after step s has the newest `size` of the snapshots of steps 0, every, 2 every, ... <= s. A task meets
-snapshot k of n with probability
-
-    latest        1 for the newest one
-    uniform       1 / n
-    prioritised   (1 - x_k)^2 / sum_j (1 - x_j)^2, also uniform if all x are 1
-
-where x_k is the policy's win rate against k, 1/2 before the first game (docs/teams.md). Source of `prioritised`:
-AlphaStar, Vinyals et al. 2019 (f_hard with p = 2; win rates and decay as in its pseudocode).
+docs/teams.md has the pools and their probabilities. Source of `prioritised`: AlphaStar, Vinyals et al. 2019 (f_hard
+with p = 2; win rates and decay as in its pseudocode).
 
 Draws depend on the run's seed, the task's uid and the counts only, so a checkpoint stores no generator.
 
@@ -61,7 +54,6 @@ class Opponent:
     every: Positive = 20  # steps between two snapshots; the first one is the policy before training
 
     def described(self) -> str:
-        """The snapshots in words."""
         which = {"latest": "the latest", "uniform": "one", "prioritised": "one, prioritised by win rates,"}[self.pool]
         return f"{which} of at most {self.size} snapshots of policy {self.of}, one every {self.every} steps"
 
@@ -173,7 +165,6 @@ class Snapshots:
         return self.root / f"step_{step}"
 
     def source(self, step: int) -> Source:
-        """The snapshot of an adapter, to export."""
         return Source(self.policy, step, self.folder(step) / SAVED, self.settings)
 
     def model(self, step: int) -> str | None:
@@ -270,7 +261,6 @@ class Past:
         self._met = {}
 
     def take(self, step: int) -> None:
-        """Write the snapshots that are due after a step."""
         for of, pool in self.pools.items():
             if step % pool.settings.every == 0:
                 runtime: Any = self._policies.runtimes[of]

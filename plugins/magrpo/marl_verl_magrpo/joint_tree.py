@@ -72,7 +72,6 @@ class Joint:
 
     @property
     def children(self) -> "dict[Choice, Joint]":
-        """The child nodes by choice, in order of their numbers."""
         return {choice: child for choice, child in self.below.items() if isinstance(child, Joint)}
 
     @property
@@ -141,7 +140,6 @@ class JointTree(Sampler):
         return self.joint == "cross"
 
     async def sample(self, context: SamplingContext) -> Sample:
-        """Sample the tree of one task, all branches concurrently."""
         start = await attempt(context, SESSION, root(context, SESSION))
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.joint_actions)  # none of the first joint actions could be sampled

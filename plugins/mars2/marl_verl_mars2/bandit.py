@@ -132,7 +132,6 @@ class Node:
         return thompson(rng, ((child, child.posterior) for child in children)) if chosen is None else chosen
 
     def add(self, child: "Node") -> None:
-        """Record a new child, and its score."""
         self.children.append(child)
         child.posterior.observe(child.score)
         self.tried(child.agent, child.score)

@@ -24,7 +24,6 @@ def words(text: str) -> list[str]:
 
 
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
-    """The words of a text and all pairs of adjacent words."""
     sequence = words(text)
     return frozenset([*((word,) for word in sequence), *pairwise(sequence)])
 
@@ -56,8 +55,6 @@ NAMED = {ast.Name: "id", ast.arg: "arg", **dict.fromkeys(SCOPES[1:], "name")}
 
 
 class _Plain(ast.NodeTransformer):
-    """Removes docstrings and annotations."""
-
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
         return None if node.value is None else ast.Assign([node.target], node.value)
 

@@ -100,7 +100,6 @@ def results(task: Task, answer: str) -> list[str]:
 
 
 def shown(answer: str) -> list[str]:
-    """An attempt as shown to the next agent: one word per test."""
     words = [word if word in DIGITS else NOTHING for word in answer.split()[:LENGTH]]
     return words + [NOTHING] * (LENGTH - len(words))
 

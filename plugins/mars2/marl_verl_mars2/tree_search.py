@@ -140,7 +140,6 @@ class TreeSearch(Sampler):
 
 
 def descend(top: Node, rng: Random) -> tuple[Node, str]:
-    """(parent of the next node, its agent)."""
     node = top
     while not isinstance(choice := node.choose(rng), str):
         node = choice

@@ -117,12 +117,10 @@ class MathTasks(PublicTasks):
         return await right(task, final(answer))
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if there is a final answer, right or not, else 0."""
         return float(bool(final(answer)))
 
 
 def final(answer: str | Answers) -> str | None:
-    """The final answer of a team; None without one."""
     if isinstance(answer, str):
         return boxed(answer)
     return answer[-1][1] if answer else None
@@ -134,5 +132,4 @@ async def right(task: Task, answer: str | None) -> float:
 
 
 def truth(task: Task) -> str:
-    """The task's answer. MarlError without one."""
     return Fields(task.data, f"the data of task '{task.id}'").text("answer")

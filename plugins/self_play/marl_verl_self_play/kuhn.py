@@ -18,7 +18,6 @@ Strategy = Mapping[str, float]
 
 
 def legal_moves(history: str) -> tuple[str, str]:
-    """The names of the moves "p" and "b" after a history."""
     return ("fold", "call") if history.endswith("b") else ("check", "bet")
 
 

@@ -38,7 +38,6 @@ class MajorityDebate(DrawnTasks):
     length: Literal[3, 5, 7, 9] = 7
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` numbered tasks, among which a list may be repeated."""
         rng, tasks = random.Random(f"{self.name} {split} {seed}"), []
         for at in range(count):
             data = {**self._next_task(rng, split).data, "claim": rng.choice(LETTERS)}

@@ -239,7 +239,6 @@ def _hidden(act: Act, masked: Masked) -> bool:
 
 
 def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
-    """All 2^n sets of players, ordered by size."""
     return [frozenset(chosen) for size in range(len(players) + 1) for chosen in combinations(players, size)]
 
 

@@ -24,7 +24,6 @@ Scores = Sequence[tuple[torch.Tensor, torch.Tensor]]
 
 
 def read(teacher: Any, rows: Sequence[torch.Tensor], top: int) -> Scores:
-    """The scores of rows by the runtime of a policy."""
     if teacher.policy.endpoint is not None:
         return of_endpoint(teacher.name, teacher.policy.endpoint, [row.tolist() for row in rows], top)
     if hasattr(teacher, "model"):

@@ -68,7 +68,6 @@ class Teaching:
             raise MarlError(f"{problem}, that of {whose}: it must be a model of the same family as '{student.path}'")
 
     def loss(self, actor: Any) -> Any:
-        """verl's loss for an actor's config."""
         settings = self.settings
         loss = DistillationLossConfig(
             loss_mode=LOSS_MODES[settings.form],

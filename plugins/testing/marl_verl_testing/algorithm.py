@@ -47,8 +47,7 @@ def check_algorithm(
         reach: the rows on which the advantage of a row may depend: its group; its task, for returns that sum the turns
             of a session across groups; "batch": all rows, nothing is asserted.
 
-    Returns:
-        The advantages; your test must check their values.
+    Returns the advantages; your test must check their values.
     """
     if isinstance(algorithm, Estimator):
         algorithm = Algorithm(advantage=algorithm)

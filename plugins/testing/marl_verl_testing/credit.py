@@ -45,8 +45,7 @@ def check_credit(
         tasks: scores the answers; without it every answer scores 1, and most credits are 0.
         options: of `ScriptedContext`: rewards, sides, mix, limits.
 
-    Returns:
-        The credited episodes of the first pass; your test must check their credits.
+    Returns the credited episodes of the first pass; your test must check their credits.
     """
 
     def credited(order: int | None = None) -> tuple[list[Episode], list[str]]:

@@ -25,18 +25,13 @@ def check_workflow(
     may_not_act: Sequence[str] = (),
     seconds: float = SECONDS,
 ) -> Run:
-    """Assert that a workflow can be replayed and that every agent acts; call it from a test (it starts an event loop).
+    """Assert that a workflow can be replayed and that every agent acts (but those of `may_not_act`); call it from a
+    test (it starts an event loop). Returns the first run, finished.
 
     It runs the workflow with the scripted policy, and again: from the whole journal, without requests;
     from the journal after a JSON round trip; from every prefix of the journal; with `orders` other arrival orders of
     concurrent actions; and in a process with another hash seed, which changes the order of sets. Each run must have the
     same journal (so calls must be deterministic, too), proposals, invalid marks and answer.
-
-    Args:
-        may_not_act: agents of the policy that need not act on this task with these replies.
-
-    Returns:
-        The first run, finished.
     """
     name = _name(workflow, task)
     with time_limit(f"check_workflow of {name}", seconds), all_awaited(name):

@@ -1,8 +1,5 @@
 """What the checks have in common: time limit, and the comparison of results, also with those of a
-process with another hash seed, in which sets of texts have another order.
-
-A workflow that iterates over a set behaves in the same way for the whole life of a process, and differently in the next
-one: resumed runs and replays would fail. The process is started once, and ends with this one.
+process with another hash seed, in which sets of texts have another order: resumed runs and replays would fail there.
 """
 
 import asyncio
@@ -39,7 +36,6 @@ INSTALLED = (
 
 
 def must(holds: Any, message: str) -> None:
-    """Raise AssertionError with a message unless a condition holds."""
     if not holds:
         raise AssertionError(message)
 

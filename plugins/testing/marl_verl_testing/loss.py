@@ -35,8 +35,7 @@ def check_loss(
         loss: the function, or a `Loss`.
         actor: settings of `actor_rollout_ref.actor`, as for `registry.loss`.
 
-    Returns:
-        The gradient of the log-probs [rows, tokens]; your test must check its values.
+    Returns the gradient of the log-probs [rows, tokens]; your test must check its values.
     """
     import torch
 

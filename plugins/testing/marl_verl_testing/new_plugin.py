@@ -1,7 +1,4 @@
-"""`marl-verl new-plugin NAME [--output FOLDER]`: write the package of a new plugin, with passing tests.
-
-It copies the package in `scaffold`, and replaces its name and the required versions of marl-verl.
-"""
+"""`marl-verl new-plugin NAME [--output FOLDER]`: write the package in `scaffold` under another name."""
 
 import argparse
 import keyword

@@ -51,7 +51,6 @@ def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, s
 
 
 def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
-    """Run `marl-verl train --resume FOLDER overrides...`."""
     return _run(("train", "--resume", str(folder), *overrides), folder, variables)
 
 

@@ -20,7 +20,6 @@ Key = tuple[str, str]
 
 
 def named(turn: Turn) -> str:
-    """A description of a row, for errors."""
     return f"row {turn.index} of session {turn.session} ({turn.agent}:{turn.slot}, node {turn.node})"
 
 
@@ -137,7 +136,6 @@ class _Tree:
         return moved
 
     def _check_row(self, row: Turn) -> None:
-        """The rewards of a row are the sum over its nodes."""
         nodes = [self.nodes[row.session, name] for name in _names(row)]
         if not all(node.known for node in nodes):
             return

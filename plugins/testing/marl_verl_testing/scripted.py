@@ -52,14 +52,12 @@ class ScriptedPolicy:
     """Fake policies with scripted replies.
 
     Attributes:
-        replies: agent -> its reply, for every agent of the team.
-        context: agent -> the characters of a conversation above which a client gets `context_length_exceeded`.
         sampling: agent -> the `temperature` and `top_p` at which its policy is trained, where they are not 1; a request
             that sets others is an error, as in a run. None: an agent that is not trained, whose requests may set any.
     """
 
-    replies: Mapping[str, Reply]
-    context: Mapping[str, int] = field(default_factory=dict)
+    replies: Mapping[str, Reply]  # of every agent of the team
+    context: Mapping[str, int] = field(default_factory=dict)  # agent -> the longest conversation of its client
     sampling: Mapping[str, Mapping[str, float] | None] = field(default_factory=dict)
 
     @property
@@ -67,8 +65,8 @@ class ScriptedPolicy:
         return tuple(self.replies)
 
     def act(self, act: Act, session: int = 0, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        """The scripted action of `agent` (default: `act.agent`), or of its role. MarlError: no script, a script that
-        returns no text, or a temperature that a run refuses (see `sampling`)."""
+        """The scripted action of `agent` (default: `act.agent`), or of its role. MarlError: no script, or a temperature
+        that a run refuses (see `sampling`)."""
         name = agent or act.agent
         name = name if name in self.replies else role_of(name)
         check_known("scripted agent", name, self.replies)
@@ -107,13 +105,6 @@ class ScriptedContext(SamplingContext):
         untrained: agents whose policies are not trained: their acts are parts of transitions in a tree.
         options: of the `TaskContext`: mix, limits.
 
-    Attributes:
-        asked: (session, act, candidate) of every request, in order.
-        requests: the same, with the agents that act.
-        given: the returned actions, in order.
-
-    Raises:
-        MarlError: an agent has no script.
     """
 
     def __init__(
@@ -142,9 +133,9 @@ class ScriptedContext(SamplingContext):
         options["explored"] = frozenset(agents) - frozenset(untrained)
         super().__init__(TaskContext(workflow, tasks or _Anything(), agents, rewards, **options), task, task.id)
         self.policy, self._seed, self.delay, self.order, self.failing = policy, seed, delay, order, failing
-        self.asked: list[tuple[int, Act, Candidate]] = []
-        self.requests: list[Request] = []
-        self.given: list[Action] = []
+        self.asked: list[tuple[int, Act, Candidate]] = []  # of every request, in order
+        self.requests: list[Request] = []  # the same, with the agents that act
+        self.given: list[Action] = []  # the returned actions, in order
 
     def seed(self, session: int) -> int:
         return self._seed + session

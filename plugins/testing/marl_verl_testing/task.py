@@ -21,7 +21,7 @@ def check_task(
     scores: tuple[float, float] = (0.0, 1.0),
     seconds: float = SECONDS,
 ) -> list[Task]:
-    """Assert what a run needs of a task set; call it from a test.
+    """Assert what a run needs of a task set; call it from a test. Returns the training tasks of the first seed.
 
     Tasks of a seed are the same when they are generated again, also in a process with another hash seed; their ids are
     unique; no test task is a training task, by id and by content, whatever the seeds; a task comes back from JSON as it
@@ -31,10 +31,6 @@ def check_task(
     Args:
         answers: task -> answers to score, right, wrong and in a bad format.
         count: tasks per split and seed.
-        scores: minimum and maximum score.
-
-    Returns:
-        The training tasks of the first seed.
     """
     name = f"task set '{type(tasks).__name__}'"
     with time_limit(f"check_task of {name}", seconds):

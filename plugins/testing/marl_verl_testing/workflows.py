@@ -105,7 +105,6 @@ Step = Solo | Joint | Lanes | Call | Branch | Mark
 
 
 def measure(text: str) -> int:
-    """The function that programs call: pure; raises for some texts."""
     if number("call", text) % 5 == 0:
         raise ValueError(f"cannot measure {text}")
     return number(text) % 100
@@ -169,7 +168,6 @@ class Programmed(Workflow):
 
 
 def acts_of(program: "Sequence[Step]") -> int:
-    """The maximum number of acts of a program."""
     counts: dict[type, Callable[[Any], int]] = {
         Solo: lambda step: 1,
         Joint: lambda step: len(step.agents),
@@ -186,12 +184,8 @@ def workflows(
     failing: bool = False,
     acts: int = 6,
 ) -> Programmed:
-    """Workflows of 1 to `acts` acts, most of 2 to 6, by up to three agents.
-
-    Args:
-        sequential: no joint moves and no lanes.
-        failing: some raise after some actions.
-    """
+    """Workflows of 1 to `acts` acts by up to three agents; `sequential`: without joint moves and lanes; `failing`: some
+    raise after some actions."""
     agents = st.sampled_from(AGENTS)
     solo, call = st.builds(Solo, agents), st.builds(Call, st.none() | agents)
     some = st.lists(solo | call, max_size=2).map(tuple)

@@ -128,13 +128,11 @@ def levels(one: str, two: str, bands: Bands) -> dict[str, float]:
 
 
 def structure(one: str, two: str, bands: Bands) -> bool:
-    """Whether the word counts of both parts are in range."""
     fewest, most = bands.words
     return all(fewest <= len(part.split()) <= most for part in (one, two))
 
 
 def style(one: str, two: str, bands: Bands) -> float:
-    """0 to 0.98: transition words, and words in common."""
     text = two if bands.transitions_in == "two" else one + two
     return 0.4 * transitions(text) + 0.6 * min(overlap(one, two), bands.overlap) / bands.overlap
 
@@ -153,5 +151,4 @@ def overlap(one: str, two: str) -> float:
 
 
 def different(text: str) -> set[str]:
-    """The different words of a text, in lower case."""
     return set(WORD.findall(text.lower()))

@@ -23,7 +23,6 @@ def tldr(row: Fields) -> Task:
 
 
 def arxiv(row: Fields) -> Task:
-    """An abstract in `abstract_text` or `abstract`, in one line."""
     abstract = " ".join(row.text("abstract_text", "abstract").split())
     return Task(task_id("arxiv", abstract), abstract)
 
@@ -92,7 +91,6 @@ class JointWriting(PublicTasks):
         return self.score(task, answer) >= ENOUGH
 
     def public_score(self, task: Task, answer: Any) -> float:
-        """1 if the word counts of both parts are in range, else 0."""
         return float(structure(answer[ONE], answer[TWO], self.limits))
 
 
