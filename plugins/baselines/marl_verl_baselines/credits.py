@@ -52,24 +52,18 @@ class StepGroups(TableCredit):
     """credit = S - mean of S over rows with the same observation (or that over std + eps); S as in `step_returns`.
 
     Source: GiGPO, arXiv 2505.10978, equations 6 to 8.
-
-    Attributes:
-        step: component with the reward of the environment's step.
-        group: columns of the groups within which rows with the same `obs` are compared.
-        mode: "mean_norm" subtracts the mean, "mean_std_norm" also divides by std + eps.
-        singleton: credit for an observation that occurs once.
     """
 
     name: ClassVar[str] = "step-groups"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     no_tree: ClassVar[str | None] = "it sums the turns of a session, and turns of a tree have siblings"
-    step: str = "step"
+    step: str = "step"  # component with the reward of the environment's step
     gamma: Share = 0.95
-    group: Group = TASK
-    mode: Mode = "mean_norm"
+    group: Group = TASK  # within which rows with the same `obs` are compared
+    mode: Mode = "mean_norm"  # "mean_std_norm" also divides by std + eps
     std: Scale = Unbiased()
     eps: Small = 1e-6
-    singleton: Literal["zero", "raw"] = "zero"
+    singleton: Literal["zero", "raw"] = "zero"  # credit for an observation that occurs once
 
     def consumed(self) -> tuple[str, ...]:
         return (self.step,)

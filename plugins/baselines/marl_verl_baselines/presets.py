@@ -116,16 +116,12 @@ class Decoupled(Estimator):
 
     `whiten` subtracts the mean and divides by sqrt(variance + 1e-8), both over the response tokens of all rows of the
     policy. Source: GDPO, arXiv 2601.05242, verl's `compute_gdpo_outcome_advantage`.
-
-    Attributes:
-        keys: reward components; those other than `team`, `role` and those of `Mix` are parts of the task's score.
-        key_weights: w, one per key; None: all are 1.
     """
 
     name: ClassVar[str] = "decoupled"
     no_tree: ClassVar[str | None] = "its components are those of whole episodes, and a tree is a single session"
-    keys: tuple[str, ...] = ("team",)
-    key_weights: tuple[float, ...] | None = None
+    keys: tuple[str, ...] = ("team",)  # others than `team`, `role` and those of `Mix` are parts of the task's score
+    key_weights: tuple[float, ...] | None = None  # w, one per key; None: all are 1
     group: Group = TASK
     norm_by_std: bool = True
     eps: Small = 1e-6
@@ -182,11 +178,6 @@ class GroupInGroup(Estimator):
     task; E is the mixed reward, the same on all rows of an episode. A_step does the same with the discounted step
     returns S among rows of the group with identical observation. In `AdvantageResult`, ret and baseline are the sums of
     the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
-
-    Attributes:
-        mode: whether both levels are divided by their std.
-        step: component with the reward of the environment's step; excluded from E.
-        episode_singleton, step_singleton: advantage of a group of one at each level.
     """
 
     name: ClassVar[str] = "group-in-group"
@@ -196,10 +187,10 @@ class GroupInGroup(Estimator):
     mode: Mode = "mean_norm"
     step_w: float = 1.0
     gamma: Share = 0.95
-    step: str = "step"
+    step: str = "step"  # component with the reward of the environment's step; excluded from E
     std: Scale = Unbiased()
     eps: Small = 1e-6
-    episode_singleton: Literal["zero", "raw"] = "raw"
+    episode_singleton: Literal["zero", "raw"] = "raw"  # advantage of a group of one
     step_singleton: Literal["zero", "raw"] = "zero"
 
     def consumed(self) -> tuple[str, ...]:

@@ -65,14 +65,11 @@ class GAE(Discounted):
     V(o), column `value` of a row, is a critic's value of the observation before the action, and 0 after the agent's
     last turn; t counts its turns in the session by index, also in concurrent lanes. The critic's target is A_t + V_t.
     Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
-
-    Attributes:
-        critic: "policy": a critic per policy, of the agent's observation; "team": one critic of the joint observation.
     """
 
     name: ClassVar[str] = "gae"
     lam: Share = 0.95
-    critic: Scope = "policy"
+    critic: Scope = "policy"  # a critic per policy, of the agent's observation; "team": one of the joint observation
 
     def wants_critic(self) -> Scope:
         return self.critic
@@ -101,8 +98,7 @@ class GAE(Discounted):
 
 
 def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
-    MarlError, with the name `what` of a turn, if its rows have different rewards."""
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once."""
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
     table.check_shared(reward, turns, what)
     _, first = np.unique(turns, return_index=True)

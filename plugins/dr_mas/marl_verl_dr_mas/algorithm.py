@@ -13,14 +13,10 @@ from marl_verl_dr_mas.amplification import Amplification
 
 @dataclass(frozen=True)
 class PenaltyMix(Mix):
-    """s = sum over components r_i w_i - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847.
-
-    Attributes:
-        penalty: c, beside the `weights` of `Mix`; the paper's settings are 0.1 for mathematics and 0.01 for search.
-    """
+    """s = sum over components r_i w_i - c * [action invalid]. Source: Dr. MAS, arXiv 2602.08847."""
 
     name: ClassVar[str] = "penalty"
-    penalty: Annotated[float, Ge(0)] = 0.1
+    penalty: Annotated[float, Ge(0)] = 0.1  # c: the paper's settings are 0.1 for mathematics and 0.01 for search
 
     def __post_init__(self) -> None:
         super().__init__(self.weights)  # checks them

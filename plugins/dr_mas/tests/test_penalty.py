@@ -1,10 +1,5 @@
 """Dr. MAS: the penalty of invalid actions, and its metrics."""
 
-import json
-import runpy
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,34 +87,3 @@ def test_a_task_without_spread_counts_nowhere() -> None:
     assert both[0] == pytest.approx(both[1])
     nothing = RowTable.from_rows(idle)
     assert Amplification().of_rows(nothing, DR_MAS.compute(nothing)) == {}
-
-
-PLUGIN = Path(__file__).parents[1]
-RECIPES = PLUGIN.parents[1] / "recipes" / "dr_mas"
-
-
-def made_run(folder: Path, norms: list[float]) -> Path:
-    folder.mkdir()
-    summary = {
-        **{"steps": len(norms), "eval_tasks": 10, "policies": {"solver": {}, "fixed": {}}, "agents": {"solver": {}}},
-        **{"success_before": 0.1, "success_after": 0.9, "success_after_interval": [0.6, 0.98]},
-        **{"success_before_sampled": 0.2, "success_after_sampled": 0.8},
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
-    lines: list[dict[str, Any]] = [{"step": 0, "validation/success": 0.1}]
-    for step, norm in enumerate(norms, start=1):
-        amplified = {"amplification": step, "amplification/spread": 0.5, "amplification/shift": step - 0.5}
-        lines.append({"step": step, "train/success": 0.5, "policy/solver/grad_norm": norm})
-        lines[-1] |= {f"agent/solver/{name}": value for name, value in {**amplified, "second_moment": 0.9}.items()}
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
-
-
-def test_compare_prints_spikes_and_amplification(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    compare = runpy.run_path(str(RECIPES / "compare.py"))["main"]
-    assert compare([str(made_run(tmp_path / "method", [1.0, 2.0, 8.0]))]) == 0
-    printed = capsys.readouterr().out
-    assert "greedy 10.0% -> 90.0% (60.0% to 98.0%), sampled 20.0% -> 80.0%" in printed
-    assert "policy solver: gradient norm median 2.000, max 8.000, max/median 4.0" in printed
-    assert "policy fixed" not in printed
-    assert "agent solver: amplification 2.000 (spread 0.5000 + shift 1.500), A^2 0.900" in printed

@@ -22,17 +22,13 @@ class CapabilityAware(Estimator):
 
     is A for policy k's own rows; it learns from a row of policy j with the advantage w(j, k) A_i(k). Equations 6 to 10
     and 50 of arXiv 2603.02604. A group of equal rewards has A = 0, and w is limited, as in the authors' code.
-
-    Attributes:
-        window: K.
-        most: w is between 1 / most and most.
     """
 
     name: ClassVar[str] = "capability-aware"
     no_tree: ClassVar[str | None] = "it compares episodes of several policies, and a tree is one of all of them"
     group: Group = ("uid",)
-    window: Positive = 5
-    most: Annotated[float, Ge(1)] = 10.0
+    window: Positive = 5  # K
+    most: Annotated[float, Ge(1)] = 10.0  # w is between 1 / most and most
     eps: Annotated[float, Ge(0)] = 1e-6
 
     @property

@@ -42,23 +42,18 @@ class JointAdvantage(GroupEstimator):
     Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`.
 
     Attributes:
-        returns: "path_sum" (no branching) or "tree_mean" (joint tree).
         joint_mode: the rows of a tree: "aligned", one per agent and joint action; or "cross", one per completion, with
             the sum of its joint actions' rewards and their nodes joined by "+".
-        group: columns that define the group: ("uid", "turn", "agent"), or ("uid", "parent", "agent") for a tree.
-        mode: b: "mean" mean R; "raw" 0; "max" max R; "rloo" mean of the others' R.
-        normalize: whiten the group's advantages.
-        std: estimator of std A. min_std: lower bound of the divisor.
     """
 
     name: ClassVar[str] = "joint"
-    returns: Returns = PathSum()
+    returns: Returns = PathSum()  # without branching; `TreeMean` of a joint tree
     joint_mode: Literal["aligned", "cross"] = "aligned"
-    group: Group = TURN
-    mode: Literal["mean", "raw", "max", "rloo"] = "mean"
-    normalize: bool = False
+    group: Group = TURN  # `SIBLINGS` of a joint tree
+    mode: Literal["mean", "raw", "max", "rloo"] = "mean"  # b: "raw" is 0, "rloo" the mean of the others' R
+    normalize: bool = False  # whiten the group's advantages
     std: Scale = Population()
-    min_std: Annotated[float, Gt(0)] = 1e-6
+    min_std: Annotated[float, Gt(0)] = 1e-6  # lower bound of the divisor
 
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":

@@ -18,17 +18,13 @@ class Shaped(Returns):
 
     Children of the root have b = mean of the siblings; an only child below another node has b = r(parent); an only
     child of the root keeps r. All r are raw rewards. Source: MARS2, arXiv 2604.14564.
-
-    Attributes:
-        gamma: strength of the shaping. lam: weight of the siblings in b.
-        shaping_from: the rewards that b is computed from.
     """
 
     name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
-    gamma: float = 0.5
-    lam: float = 0.5
-    shaping_from: Literal["raw"] = "raw"
+    gamma: float = 0.5  # strength of the shaping
+    lam: float = 0.5  # weight of the siblings in b
+    shaping_from: Literal["raw"] = "raw"  # the rewards that b is computed from
 
     def compute(self, table: RowTable, reward: FloatArray) -> FloatArray:
         tree = table.tree

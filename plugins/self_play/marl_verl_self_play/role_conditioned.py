@@ -39,16 +39,11 @@ class RoleConditioned(GroupEstimator):
     baselines are a part of checkpoints.
 
     Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95, of one game.
-
-    Attributes:
-        returns: computes the return of a turn.
-        alpha: share of the old baseline that is kept, 0 to below 1.
-        role: the columns that name a role.
     """
 
     name: ClassVar[str] = "role-conditioned"
     returns: Returns = Immediate()
-    alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95
+    alpha: Annotated[float, Interval(ge=0, lt=1)] = 0.95  # share of the old baseline that is kept
     role: tuple[str, ...] = ("agent",)  # not `group`, which an option of the algorithm's own advantage would set
 
     @property

@@ -50,11 +50,6 @@ class SharpMix(RewardMix):
     its session of max(mc, 0), and an mc on its own rows is ignored; a worker with several acts counts with the mean of
     its rows. A row without tool calls has tool 0. Where no row has `broadcast`, it is `team`. With w_marginal 0 no mc
     is needed. Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code was found.
-
-    Attributes:
-        w_broadcast, w_marginal, w_tool: weights of the three sources.
-        planner: name of the planner.
-        lam: weight of the workers' credit in the planner's mc.
     """
 
     name: ClassVar[str] = "sharp"
@@ -77,7 +72,6 @@ class SharpMix(RewardMix):
         return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
 
     def marginal(self, table: RowTable, planner: np.ndarray) -> FloatArray:
-        """The marginal credit of each row [n]."""
         given = table.rewards.get("mc", np.zeros(len(table)))
         lacking = ~planner & ~table.present.get("mc", np.zeros(len(table), dtype=np.bool_))
         if lacking.any():

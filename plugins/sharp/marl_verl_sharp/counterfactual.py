@@ -49,18 +49,12 @@ Play = Callable[[Iterable[Coalition]], Awaitable[None]]
 
 @dataclass(frozen=True)
 class MaskingCredit(ReplayCredit):
-    """Base of the credits that mask agents.
-
-    Attributes:
-        mode: the other agents' actions in a masked run, see the module docstring.
-        placeholder: text of a masked action. The workflow must handle it, as any other text.
-        without: agents that are not credited: they are never masked, and their turns get no credit.
-    """
+    """Base of the credits that mask agents."""
 
     one_side: ClassVar[str | None] = "it compares scores of the whole team with and without an agent"
-    mode: Mode = "regenerate"
-    placeholder: str = "(no answer)"
-    without: tuple[str, ...] = ()
+    mode: Mode = "regenerate"  # the other agents' actions in a masked run, see the module
+    placeholder: str = "(no answer)"  # text of a masked action, which the workflow must handle
+    without: tuple[str, ...] = ()  # agents that are never masked, and whose turns get no credit
 
     def check(self, agents: Sequence[str]) -> None:
         """MarlError for an unknown agent (with the nearest), or if no agent is left to credit."""
@@ -91,24 +85,16 @@ class MaskingCredit(ReplayCredit):
 
 @dataclass(frozen=True)
 class Counterfactual(MaskingCredit):
-    """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently.
-
-    An agent that did not act has no turn and needs no replay.
-
-    Attributes:
-        unit: "agent": all acts of an agent are masked together, and all its turns get the same Delta. "act": each act
-            is masked separately, and its turn gets its own Delta.
-    """
+    """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently."""
 
     name: ClassVar[str] = "counterfactual"
-    unit: Literal["agent", "act"] = "agent"
+    unit: Literal["agent", "act"] = "agent"  # what is masked together, and gets the same Delta
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "repeated", self.unit == "agent")
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""
         players = self.acting(context, episode)
         turns = [turn for turn in episode.turns if turn.agent in players]
         masked = list(dict.fromkeys(self._masked(turn) for turn in turns))
@@ -124,21 +110,14 @@ class Counterfactual(MaskingCredit):
 
 @dataclass(frozen=True)
 class SampledShapley(MaskingCredit):
-    """phi_i on every turn of player i. Players are the agents that acted in the episode.
-
-    Attributes:
-        exact_up_to: maximum number n of players for exact values, with 2^n - 1 replays.
-        permutations: number of random orders for more players: at most `permutations` * (n - 1) + 1 replays.
-        truncation: tolerance in units of the score; 0 for none. With it, replays of one order are sequential.
-    """
+    """phi_i on every turn of player i. Players are the agents that acted in the episode."""
 
     name: ClassVar[str] = "shapley"
-    exact_up_to: Annotated[int, Interval(ge=0, le=16)] = 6
-    permutations: Positive = 16
-    truncation: Annotated[float, Ge(0)] = 0.0
+    exact_up_to: Annotated[int, Interval(ge=0, le=16)] = 6  # maximum number n of players for 2^n - 1 replays
+    permutations: Positive = 16  # random orders for more players: at most `permutations` * (n - 1) + 1 replays
+    truncation: Annotated[float, Ge(0)] = 0.0  # in units of the score. With it, replays of one order are sequential
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
-        """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
         players = self.acting(context, episode)
         value, tokens = {frozenset(players): episode.score}, 0  # of the coalitions that were replayed, and of all
 
@@ -186,12 +165,8 @@ async def masked_value(
 ) -> tuple[float, int]:
     """(score of the answer that an episode's workflow reaches with some of its acts masked, tokens sampled for it).
 
-    The run has its own requests and seeds (candidate "without worker2"); the episode is not changed.
-
-    Args:
-        masked: agents and acts that get `placeholder`, including acts that the episode does not have.
-
-    AttemptFailed, which names the mask: the run has no score.
+    The run has its own requests and seeds (candidate "without worker2"). AttemptFailed, which names the mask: the run
+    has no score.
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
     tokens = 0

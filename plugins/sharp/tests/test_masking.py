@@ -236,20 +236,3 @@ def test_a_replay_that_takes_too_many_tokens_is_worth_what_it_would_answer_then(
     value, tokens = masked(context, episode, {"judge"})
     assert value == worth
     assert 0 < tokens <= 40 + len("words")
-
-
-@each_mode
-def test_a_cancelled_replay_leaves_nothing_running(mode: Mode) -> None:
-    context = ScriptedContext(Mixed(), TASK, ECHO)
-    episode = episode_of(context)
-    context.delay = lambda act, session: 10**9
-
-    async def go() -> None:
-        work = asyncio.create_task(masked_value(context, episode, frozenset({"left"}), mode, HOLE))
-        for _ in range(40):
-            await asyncio.sleep(0)
-        work.cancel()
-        await asyncio.wait([work])
-        assert work.cancelled() == (mode != "rescore")
-
-    completed(go())
