@@ -1,8 +1,5 @@
-"""Algorithms to compare with, each with its parts, the equation, and a straight-line reference function.
-
-References take plain rows (`RowTable.from_rows`) and return advantages: the equation as code, without parts. A test
-compares them with the composed algorithms on random rows.
-"""
+"""Algorithms to compare with, each with its parts, the equation, and a straight-line reference function, which takes
+plain rows (`RowTable.from_rows`) and returns advantages. A test compares both on random rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,10 +83,8 @@ def ippo(rows: PlainRows) -> list[float]:
 
 @dataclass(frozen=True)
 class Greedy(Estimator):
-    """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task.
-
-    Source: ReMax, arXiv 2310.10505, verl's `compute_remax_outcome_advantage`.
-    """
+    """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task (ReMax, arXiv
+    2310.10505, verl's `compute_remax_outcome_advantage`)."""
 
     name: ClassVar[str] = "greedy"
 

@@ -14,11 +14,8 @@ from marl_verl.options import Share
 
 @dataclass(frozen=True)
 class PathSum(Discounted):
-    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
-
-    The reward of a joint turn is on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
-    2508.04652, without branching.
-    """
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns, whose rewards count once (MAGRPO, arXiv
+    2508.04652, without branching)."""
 
     name: ClassVar[str] = "path_sum"
     one_side: ClassVar[str | None] = "it sums the turns of all agents"

@@ -66,14 +66,8 @@ def imports(prompt: str) -> str:
 
 
 def levels(helper: str, main: str, name: str, parses: bool, passed: float | None) -> dict[str, float]:
-    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward, up to 4.0.
-
-    Args:
-        helper, main: texts of the two functions, "" for one that is missing.
-        name: of the helper function.
-        parses: whether they parse, together with the imports.
-        passed: share of the tests that both together pass, 0 to 1; None without tests.
-    """
+    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward. `helper` and `main`
+    are texts, `name` is that of the helper; `passed`: share of the tests that they pass, None without tests."""
     rewards = {"helper": 0.4 if returns(helper) else 0.0, "main": 0.6 if returns(main) else 0.0}
     if not rewards["main"]:
         return rewards

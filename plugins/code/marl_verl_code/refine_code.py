@@ -65,11 +65,7 @@ HOW = (
 
 
 class RefineCode(GenerateAndRefine):
-    """Programs that must pass tests.
-
-    Options:
-        rounds: refinements at most.
-    """
+    """Programs that must pass tests."""
 
     def first(self, task: Task) -> str:
         return f"{task.prompt}\n\n{how(task)}"

@@ -38,9 +38,8 @@ class TinyPlanPath(PlanPath, DrawnTasks):
     """Small boards for tiny models, one token per word, with demonstrations.
 
     Only boards that need both agents: those right in the demonstrations reach the goal together, but not if either is
-    careless. A right planner plans straight for the goal (it knows no walls), the executor makes the move that is free
-    and nearest to the plan, the solo agent does both. A careless planner and solo agent go for the landmark; a careless
-    executor and solo agent make the first move, wall or not.
+    careless. A right planner plans straight for the goal (it knows no walls), a careless one for the landmark; a right
+    executor makes the move that is free and nearest to the plan, a careless one the first. The solo agent does both.
 
     Options:
         turns: maximum number of turns that the two need, with one move each; half of them is the minimum.
@@ -143,11 +142,7 @@ MOVES: dict[log.Verb, int] = {"plans": 2, "moves": 1}
 
 
 class OneWalker(GamePlayer):
-    """One agent with the observations of both moves, turn by turn: the single-agent baseline.
-
-    Options:
-        turns: maximum number of turns, with one move each.
-    """
+    """One agent with the observations of both moves, turn by turn: the single-agent baseline."""
 
     turns: Positive = 4
 

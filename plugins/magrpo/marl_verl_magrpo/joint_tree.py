@@ -256,11 +256,8 @@ async def _reward(
 
 
 def prune(root: Joint, crossed: bool) -> int:
-    """Remove failed joint actions: all remaining paths are complete, and crossed ones at a node form a product.
-
-    Returns:
-        Number of successful joint actions that were removed too.
-    """
+    """Remove failed joint actions: all remaining paths are complete, and crossed ones at a node form a product. Returns
+    the number of successful joint actions that were removed too."""
     before = sum(1 for _ in root.walk())
     for node in reversed(list(root.walk())):
         came = [choice for choice, child in node.children.items() if not child.lost]

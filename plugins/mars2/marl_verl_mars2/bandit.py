@@ -86,10 +86,8 @@ PRIORS: Mapping[Prior, type[Posterior]] = {"normal": Normal, "beta": Beta}
 
 
 def thompson(rng: Random, arms: Iterable[tuple[K, Posterior]], weights: Mapping[K, float] = {}) -> K:
-    """Thompson sampling: draw from each posterior, in order, and take the arm whose draw is highest.
-
-    `weights`: arm -> a factor <= 1 of its draws; a draw below 0 is divided by it.
-    """
+    """Thompson sampling: draw from each posterior, in order, and take the arm whose draw is highest. `weights`: arm ->
+    a factor <= 1 of its draws; a draw below 0 is divided by it."""
     drawn = [(posterior.draw(rng), weights.get(arm, 1.0), arm) for arm, posterior in arms]
     return max(drawn, key=lambda item: item[0] * item[1] if item[0] > 0 else item[0] / item[1])[2]
 

@@ -3,9 +3,8 @@
     data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
     web                                 the address itself, over http or https
 
-An address that is not public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no
-service of the machine or its network. A name is resolved once, and the connection is made to the address that was
-checked; proxies of the environment are not used.
+An address that is not public (loopback, private, link-local) is refused, also after a redirect. A name is resolved
+once, and the connection is made to the address that was checked; proxies of the environment are not used.
 """
 
 import asyncio
@@ -39,11 +38,7 @@ def check_pages(source: str) -> None:
 
 async def read_page(source: str, url: str, words: str, most: int) -> str:
     """A page's address, its `most` passages with the words, best first, and links; its beginning if none has a word.
-
-    Raises:
-        ValueError: the address is wrong or not allowed, or the page has no text.
-        LookupError: there is no such page.
-    """
+    ValueError: the address is wrong or not allowed, or the page has no text. LookupError: there is no such page."""
     key, links = key_of(url), list[tuple[str, str]]()
     if source == WEB:
         kind, text = await _loaded(url)

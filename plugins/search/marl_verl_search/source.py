@@ -49,10 +49,8 @@ class Searching(Workflow):
             paragraphs_of(task)
 
     def finder(self, task: Task) -> Callable[[str, int], Any]:
-        """An async function (query, most) -> texts, best first, for `team.call`.
-
-        It raises ValueError or LookupError where nothing can be found, another error where the search fails.
-        """
+        """An async function (query, most) -> texts, best first, for `team.call`. It raises ValueError or LookupError
+        where nothing can be found, another error where the search fails."""
 
         async def find(query: str, most: int) -> list[str]:
             if "://" in self.source:
@@ -130,9 +128,7 @@ class Index:
         return [self._texts[place] for place in places]
 
 
-@functools.lru_cache(maxsize=256)
-def _of_texts(texts: tuple[str, ...]) -> Index:
-    return Index(texts)
+_of_texts = functools.lru_cache(maxsize=256)(Index)
 
 
 def paragraphs_of(task: Task) -> Index:

@@ -44,12 +44,9 @@ class ThreeLedgers(DrawnTasks):
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
         """Right: the planner asks for the item and uses the reader's report; reader and idler look up the item and
-        report the result, the gossip reports nothing.
-
-        The careless planner asks for the other item and uses the last reported number, and the careless worker looks up
-        "all" and reports the opposite way; the gossip always looks up the item. Reports may be missing, as in masked
-        runs.
-        """
+        report the result, the gossip reports nothing. The careless planner asks for the other item and uses the last
+        reported number, and the careless worker looks up "all" and reports the opposite way; the gossip always looks up
+        the item."""
         right, first = rng.random() < good, rng.random() < 0.5
         item = task.data["item"]
         if agent == PLANNER and first:

@@ -55,7 +55,6 @@ def check_sampler(
 
     Args:
         policy: its texts should depend on (act, session, candidate): equal candidates hide bugs.
-        tasks: as for `ScriptedContext`.
         asked: expected number of requested actions, if known.
         may_fail: whether the workflow may fail with some or all actions, for tests with random workflows.
         options: of `ScriptedContext`: rewards, sides, untrained, mix, limits.

@@ -104,7 +104,6 @@ class ScriptedContext(SamplingContext):
         sides: agent -> its side, for a task set that scores sides.
         untrained: agents whose policies are not trained: their acts are parts of transitions in a tree.
         options: of the `TaskContext`: mix, limits.
-
     """
 
     def __init__(

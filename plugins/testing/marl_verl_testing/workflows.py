@@ -1,8 +1,7 @@
 """Random small workflows as data, policies with different candidates, and hash-based scores: for property tests.
 
-Every observation contains all earlier actions, calls and draws (in a lane: those before the lanes and in that lane), so
-that runs that differ in one of these have different later observations. Scores are multiples of 1/8, so that sums are
-exact and ties occur.
+Every observation contains all earlier actions, calls and draws (in a lane: those before the lanes and in that lane).
+Scores are multiples of 1/8, so that sums are exact and ties occur.
 """
 
 import asyncio

@@ -37,10 +37,7 @@ class Packaged:
         return Path(str(distribution.locate_file(self.file)))
 
     def fetch(self) -> Path:
-        """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.
-
-        The folder is written completely or not at all. MarlError: a package is missing.
-        """
+        """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it."""
         target = self.folder()
         if not target.is_dir():
             file = self.check()
