@@ -36,8 +36,8 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1(answer: str, truth: str) -> float:
-    """2 P R / (P + R) of the words that both have, with P their share of the answer and R of the truth. As in HotpotQA's
-    evaluation, 0 if only one of them is yes, no or "noanswer"."""
+    """2 P R / (P + R) of the words that both have, with P their share of the answer and R of the truth. As HotpotQA's
+    evaluation: 0 if only one of them is yes, no or "noanswer"."""
     one, other = normalised(answer), normalised(truth)
     if one != other and {one, other} & {"yes", "no", "noanswer"}:
         return 0.0

@@ -43,7 +43,7 @@ class KuhnPoker(TaskSet):
         return [*CARDS, *legal_moves(""), *legal_moves("b")]
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
-        """(observation, move) pairs of an agent at random information sets, for tiny models. A share `good` of the moves
+        """(observation, move) pairs of an agent at random information sets, for tiny models. A share `good` of them
         is legal, of a timid beginner (`BETS`). Its exploitability is 0.405; at random, it would be 0.458."""
         rng = random.Random(f"kuhn-poker demonstrations {agent} {seed}")
         seen = observations(PLAYERS.index(agent))

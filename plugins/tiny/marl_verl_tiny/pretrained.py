@@ -37,7 +37,7 @@ class Packaged:
         return Path(str(distribution.locate_file(self.file)))
 
     def fetch(self) -> Path:
-        """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it."""
+        """The folder of the model with float32 weights, converted if it is not there; transformers and vLLM load it."""
         target = self.folder()
         if not target.is_dir():
             file = self.check()
