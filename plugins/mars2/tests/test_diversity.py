@@ -49,12 +49,8 @@ def test_names_docstrings_and_annotations_make_no_other_class() -> None:
     typed = "values: list[int]) -> int:\n    'Adds.'\n    unused: int"
     other = other.replace("values):", typed).replace("s = 0", "s: int = 0")
     assert diversity.algorithm(other) == diversity.algorithm(RENAMED)
-    assert diversity.algorithm(RENAMED.replace("sys", "os")) != diversity.algorithm(RENAMED)
-
-
-@pytest.mark.parametrize(("before", "after"), [("s += x", "s -= x"), ("sys.stdin.read", "sys.stdin.readline")])
-def test_another_algorithm_is_another_class(before: str, after: str) -> None:
-    assert diversity.algorithm(RENAMED) != diversity.algorithm(RENAMED.replace(before, after))
+    for before, after in (("sys", "os"), ("s += x", "s -= x"), ("sys.stdin.read", "sys.stdin.readline")):
+        assert diversity.algorithm(RENAMED.replace(before, after)) != diversity.algorithm(RENAMED)
 
 
 @given(COUNTS, COUNTS)

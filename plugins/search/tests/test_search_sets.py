@@ -1,7 +1,6 @@
 """Public sets of questions, each on rows in its published columns."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -113,15 +112,11 @@ def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, 
     assert [gaia(answer, truth) for answer in wrong] == [0.0] * len(wrong)
 
 
-def test_bm25_is_its_formula() -> None:
+def test_the_best_texts_come_first_and_ties_in_their_order() -> None:
     texts = ["red mill red", "red lake", "a city far away"]
     searched = Index(texts)
     assert (searched.search("mill", 3), searched.search("LAKE, red!", 3)) == (texts[:1], [texts[1], texts[0]])
     assert searched.search("red", 1) == texts[:1]
-    # by hand: idf(red) = log(1 + 1.5 / 2.5), mean length 3; f 2 at length 3, f 1 at length 2 (k1 1.5, b 0.75)
-    idf = math.log(1 + 1.5 / 2.5)
-    wanted = [idf * 2 / (2 + 1.5), idf / (1 + 1.5 * (0.25 + 0.75 * 2 / 3)), 0]
-    assert searched._scorer.get_scores(["red"]) == pytest.approx(wanted)
     assert Index(["red", "blue", "RED"]).search("Red", 3) == ["red", "RED"]
 
 
