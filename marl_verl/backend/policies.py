@@ -1,5 +1,6 @@
 """All policies and critics of a run: runtimes that start, estimate values, update and sync weights."""
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -63,8 +64,9 @@ class Policies:
         """Policy -> what acts for it (`Runtime.client`)."""
         return {name: runtime.client() for name, runtime in self.runtimes.items()}
 
-    def start(self) -> None:
-        self.together({name: runtime.start for name, runtime in self.runtimes.items()})
+    def start(self, perform: Callable[..., Any] = operator.call) -> None:
+        """Start all runtimes; `perform` calls each one's `start`."""
+        self.together({name: partial(perform, runtime.start) for name, runtime in self.runtimes.items()})
 
     def sleep(self) -> None:
         self.together({name: runtime.sleep for name, runtime in self.runtimes.items()})

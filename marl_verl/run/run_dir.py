@@ -2,7 +2,6 @@
 
 import fcntl
 import gzip
-import importlib.metadata
 import io
 import json
 import os
@@ -14,6 +13,7 @@ import subprocess
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -184,4 +184,4 @@ def machine() -> dict[str, Any]:
 
 def packages(names: Iterable[str] = PACKAGES) -> dict[str, str]:
     """Package -> version, of those that are installed."""
-    return {name: dist.version for name in names for dist in importlib.metadata.distributions(name=name)}
+    return {name: version(name) for name in names if any(distributions(name=name))}

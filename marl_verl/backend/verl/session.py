@@ -3,7 +3,7 @@
 import importlib
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,19 +78,22 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
     from marl_verl.backend.verl.policies import RayPolicies, single_server
     from marl_verl.backend.verl.rollouts import QueueStore, RayRollouts
 
+    def perform(start: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return start(*arguments)
+        except Exception as error:  # noqa: BLE001 - raising it would wait for what starts beside it
+            host.leave(reported(error))
+
     store = QueueStore()
     policies = RayPolicies(config, team_of(config), store)
     emit("phase", name="starting policies")
     with ThreadPoolExecutor(max_workers=2) as threads:
-        queue = threads.submit(tq.init, config.transfer_queue)
-        starting = threads.submit(policies.start)
+        queue = threads.submit(perform, tq.init, config.transfer_queue)
+        starting = threads.submit(policies.start, perform)
         queue.result()
         if not all(single_server(runtime.section) for runtime in policies.servers):  # else their names are known
             starting.result()
-        try:
-            rollouts = RayRollouts(config, policies.clients())
-        except Exception as error:  # noqa: BLE001 - raising it here would wait until the policies have started
-            host.leave(reported(error))
+        rollouts = perform(RayRollouts, config, policies.clients())
         starting.result()
     emit("started")
     return policies, rollouts, store

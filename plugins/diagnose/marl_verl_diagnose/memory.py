@@ -10,8 +10,13 @@ else L. Bytes on each rank:
                                                                      ends; a P without `reshard_after_forward`
     activations                     a T (L h + c (8 h + 4 m))        a checkpoint of each layer (arXiv 1604.06174), and
                                                                      what autograd saves in a layer of Llama
-    logits                          T V (8.5 if a = 2, 16 if a = 4)  and 12 T V for an entropy with gradient; 0 with
-                                                                     fused kernels. Measured with verl's functions
+    logits                          6 T V on a GPU if a = 2          padded rows: 5 T V, 26 T V with an entropy
+                                    12 min(T, 512) V, fused kernels  20 min(T, 512) V with an entropy
+                                    16 T V otherwise, 8.5 if a = 2   and 12 T V with an entropy
+    the optimiser's step            w D / n, in place of the last three: Adam's temporary values on a GPU
+
+The bytes of logits and of the step were measured: on one H200 with torch 2.11 and without flash-attn (docs/gpu.md),
+and on a CPU.
 
 Policies are updated one after another, so that only the largest update counts, with what is offloaded between updates.
 Servers sleep meanwhile, or have their `gpu_memory_utilization`. What is not known is left out: the estimate is rather
@@ -42,6 +47,7 @@ PROCESS = 0.8 * GIB  # of a run in one process, without its models
 CONTEXT = 1.0 * GIB  # of each process on a GPU: CUDA, NCCL, graphs
 OFFLOADS = {"weights": "param_offload", "optimiser": "optimizer_offload"}
 """What is in memory also while other policies are updated -> the option that moves it to host memory."""
+FUSED = 512  # rows of logits that verl's fused kernels compute at a time
 LARGEST = 3  # parts in a message
 REMEDY = (
     "use more GPUs, lower actor.ppo_max_token_len_per_gpu, or set model.lora_rank or actor.fsdp_config.model_dtype=bf16"
@@ -100,16 +106,25 @@ def training(
         "weights": state * model.parameters,
         "gradients": state * trained,
         "optimiser": 2 * state * trained,
+    }
+    update = {
         "activations": width * tokens * (model.layers * model.hidden + layers * (8 * model.hidden + 4 * model.mlp)),
     }
     if gpu:
         gathered = 2 * (model.parameters - model.ends) / model.layers + model.ends
-        need["gathered layers"] = width * (gathered if fsdp.reshard_after_forward else model.parameters)
+        update["gathered layers"] = width * (gathered if fsdp.reshard_after_forward else model.parameters)
     actor = part.get("actor")
-    if actor is not None and not part.model.use_fused_kernels:  # a critic has one value a token
-        entropy = 12 if (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing else 0
-        need["logits"] = tokens * model.vocabulary * ((8.5 if width == 2 else 16) + entropy)
-    return need
+    if actor is not None:  # a critic has one value a token
+        entropy = (actor.calculate_entropy or actor.entropy_coeff) and not fsdp.entropy_checkpointing
+        if gpu and part.model.use_fused_kernels:
+            update["logits"] = min(tokens, FUSED) * model.vocabulary * (20 if entropy else 12)
+        elif gpu and width == 2:
+            padded = not part.model.use_remove_padding
+            update["logits"] = tokens * model.vocabulary * ((26 if entropy else 5) if padded else 6)
+        elif not part.model.use_fused_kernels:
+            update["logits"] = tokens * model.vocabulary * ((8.5 if width == 2 else 16) + (12 if entropy else 0))
+    step = {"the optimiser's step": state * trained} if gpu else {}
+    return need | max(update, step, key=lambda parts: sum(parts.values()))
 
 
 def estimate(

@@ -85,6 +85,15 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     assert gpus[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
 
 
+def test_a_start_without_bytecode_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for variable, exists in ((True, False), (True, True), (False, False)):
+        monkeypatch.setattr(sys, "dont_write_bytecode", variable)
+        monkeypatch.setattr(machine.Path, "exists", lambda _, exists=exists: exists)
+        found.append([finding.state for finding in machine.bytecode()])
+    assert found == [["warning"], [], []]
+
+
 def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cleanup, "scratch_parent", lambda: tmp_path)
     assert machine.leftovers().state == "ok"

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import psutil
@@ -29,6 +31,7 @@ def check() -> Iterator[Finding]:
         yield shared_memory()
     yield sandboxes()
     yield leftovers()
+    yield from bytecode()
 
 
 def gpus() -> Iterator[Finding]:
@@ -112,3 +115,11 @@ def leftovers() -> Finding:
     message = f"{len(killed)} killed runs left {processes} processes, and {', '.join(run.scratch for run in killed)}"
     do = " && ".join(f"python -m marl_verl.run.cleanup {run.scratch}" for run in killed)
     return warning("leftovers", f"{message}; the next run removes them", do)
+
+
+def bytecode() -> Iterator[Finding]:
+    """Whether each process compiles torch, vLLM and verl again: images of containers often set this variable."""
+    torch = find_spec("torch")
+    if sys.dont_write_bytecode and torch and torch.origin and not Path(cache_from_source(torch.origin)).exists():
+        message = "PYTHONDONTWRITEBYTECODE is set, so that each process of a run compiles all modules, for 10 s or more"
+        yield warning("bytecode", message, "unset PYTHONDONTWRITEBYTECODE   # or: python -m compileall PACKAGES")
