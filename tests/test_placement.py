@@ -31,7 +31,7 @@ def case(policies: dict[str, Any], pools: Any = None, **trainer: int) -> tuple[D
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
         "ray_kwargs": {"ray_init": {"num_cpus": None}},
     }
-    return OmegaConf.create(config), read_team(marl)
+    return OmegaConf.create(config, flags={"struct": True}), read_team(marl)  # as Hydra does
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_more_policies_than_gpus_with_the_sum() -> None:
 @pytest.mark.usefixtures("gpus")
 def test_servers_on_one_pool_share_its_memory() -> None:
     pools = {"both": {"gpus": 1}}
-    fits = {"a": {"pool": "both"}, "b": {"pool": "both", "rollout": {"gpu_memory_utilization": 0.4}}}
+    fits = {"a": {"pool": "both"}, "b": {"pool": "both", "rollout": {"gpu_memory_utilization": 0.4, "new": 1}}}
     check_placement(*case(fits, pools))
     for rollout, message in (
         ({"gpu_memory_utilization": 0.6}, "'both' would take 0.5 (a) + 0.6 (b) = 1.10 of each GPU's memory"),

@@ -46,8 +46,7 @@ def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequenc
         model.lora.merge = False
         rollout = actor_rollout_ref.rollout
         rollout.name = rollout_name(sharing[0])
-        served = {"vllm": {"max_loras": len(sharing)}}
-        rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, served)
+        rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, {"vllm": {"max_loras": len(sharing)}})
 
 
 @check
@@ -138,8 +137,9 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
         required("backend", "local", f"{BACKEND}=local is not installed", "local").check_settings(config, pools)
         return
     for pool in pools:
-        parts = {name: OmegaConf.create(team.policies[name].override.get("rollout") or {}) for name in pool.policies}
-        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, part) for name, part in parts.items()}
+        with open_dict(config.actor_rollout_ref.rollout) as whole:  # engine_kwargs may have keys of their own
+            policies = {name: team.policies[name].override.get("rollout", {}) for name in pool.policies}
+            rollouts = {name: OmegaConf.merge(whole, part) for name, part in policies.items()}
         for name, rollout in rollouts.items():
             if pool.size % (gpus := server_gpus(rollout)):
                 yield f"policy '{name}' has {pool.size} GPUs, no multiple of the {gpus} that one of its servers needs"
