@@ -10,7 +10,7 @@ from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.algorithm import row_of as row
 from marl_verl_testing.rows import algorithm
-from marl_verl_testing.workflows import TASK, Hashed, Joint, Programmed, Solo, own_words, talkers, workflows
+from marl_verl_testing.workflows import TASK, Hashed, Programmed, own_words, talkers, workflows
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Sample
@@ -131,22 +131,6 @@ def test_a_candidate_that_fails_is_no_row_and_the_others_continue() -> None:
     assert {turn.parent for turn in found.turns[2:]} == {"0-1"}
     assert [(failure.session, failure.reason) for failure in found.failures] == [(0, "policy-error")]
     assert found.failures[0].detail == "workflow 'CoderTester' on task 'q', act coder:0: OSError: no server"
-
-
-def test_the_agents_of_a_joint_move_come_one_after_the_other_and_see_the_same() -> None:
-    program = Programmed((Joint(("solver", "critic")), Solo("planner")))
-    found, _ = tree(program, talkers(), k=2, partial_value="zero", tasks=Hashed(), task=TASK)
-    assert [(turn.agent, turn.node, turn.parent) for turn in found.turns] == [
-        ("solver", "0-0", None),
-        ("solver", "0-1", None),
-        ("critic", "1-0", "0-0"),
-        ("critic", "1-1", "0-0"),
-        ("planner", "2-0", found.turns[4].parent),
-        ("planner", "2-1", found.turns[4].parent),
-    ]
-    texts = {turn.node: turn.action.text for turn in found.turns}
-    assert all(texts["0-0"] not in shown_to(turn) for turn in found.turns[2:4])  # a joint move
-    assert texts["0-0"] in shown_to(found.turns[4])
 
 
 @given(workflow=workflows(sequential=True, failing=True, acts=5), seed=st.integers(0, 99), k=st.integers(1, 4))

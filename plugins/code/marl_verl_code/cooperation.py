@@ -45,8 +45,9 @@ def patterns(main: str, entry: str) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Try) and node.handlers and _uses(node, set()):
             shown.add("fallback")
-        elif isinstance(node, ast.Return) and node.value is not None and _decorates(node.value, names):
-            shown.add("decorator")
+        elif isinstance(node, ast.Return) and node.value is not None:
+            bare = isinstance(node.value, ast.Name) or is_call(node.value, AUX)
+            shown |= set() if bare or not _uses(node.value, names) else {"decorator"}
         elif isinstance(node, LOOPS) and _uses(node, set()):
             shown.add("coordinator")
         elif isinstance(node, ast.If | ast.IfExp | ast.While) and _uses(node.test, names):
@@ -64,7 +65,3 @@ def _results(tree: ast.FunctionDef) -> set[str]:
 
 def _uses(node: ast.AST, names: set[str]) -> bool:
     return any(is_call(part, AUX) or (isinstance(part, ast.Name) and part.id in names) for part in ast.walk(node))
-
-
-def _decorates(value: ast.expr, names: set[str]) -> bool:
-    return not (isinstance(value, ast.Name) or is_call(value, AUX)) and _uses(value, names)

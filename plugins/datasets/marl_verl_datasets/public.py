@@ -16,7 +16,7 @@ import random
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -166,8 +166,13 @@ class PublicTasks(TaskSet):
         return list(tasks.values())
 
     def _drawn(self, name: str, split: Split, count: int, seed: int) -> list[Task]:
-        rows = _hub_rows(name, self._public(name, split), split)
-        tasks = self._tasks(rows, split, f"public set '{name}'", name)
+        public = self._public(name, split)
+        rows: Any = public.installed()
+        if rows is None:
+            how = f"install datasets, or set marl.task.{split}_file to its rows"
+            with user_error(f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({how})", Exception):
+                rows = public.load(split)
+        tasks = self._tasks(enumerate(rows, start=1), split, f"public set '{name}'", name)
         if getattr(self, f"{split}_rows") is not None or len(tasks) <= count:
             return tasks
         chosen = random.Random(f"{name} {split} {seed}").sample(range(len(tasks)), count)
@@ -278,15 +283,6 @@ def _joined(value: Any) -> str:
 def task_id(family: str, text: str) -> str:
     """An id from the hash of a problem's words: the same in every file, so that no test task is in training."""
     return f"{family}-{hashlib.sha256(' '.join(text.split()).encode()).hexdigest()[:16]}"
-
-
-def _hub_rows(name: str, public: PublicSet, split: Split) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows: Any = public.installed()
-    if rows is None:
-        how = f"install datasets, or set marl.task.{split}_file to its rows"
-        with user_error(f"public set '{name}' cannot be loaded from '{public.hub}' on the hub ({how})", Exception):
-            rows = public.load(split)
-    yield from enumerate(rows, start=1)
 
 
 def verdict(text: str, words: Sequence[str]) -> str | None:

@@ -51,15 +51,14 @@ def proposed(team: Team, lines: list[Line], line: Line) -> Line:
 
 def read(answer: str) -> list[Line]:
     """The lines of an answer. MarlError unless it is in the format of `written`."""
-    return [_line(text) for text in answer.splitlines()]
-
-
-def _line(text: str) -> Line:
-    if (match := LINE.fullmatch(" ".join(text.split()))) is None:
-        raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
-    agent, verb, mark, moves = match.groups()
-    words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())
-    return Line(agent, "plans" if verb == "plans" else "moves", words, mark != NO_WORDS)
+    lines = []
+    for text in answer.splitlines():
+        if (match := LINE.fullmatch(" ".join(text.split()))) is None:
+            raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
+        agent, verb, mark, moves = match.groups()
+        words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())
+        lines.append(Line(agent, "plans" if verb == "plans" else "moves", words, mark != NO_WORDS))
+    return lines
 
 
 def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:

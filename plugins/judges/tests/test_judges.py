@@ -132,17 +132,6 @@ def test_a_verdict_without_a_score_has_the_value_of_the_option() -> None:
     assert set(rewards(sampled(workflow("pair", unparsed=0.25), {"judge": "Both"})).values()) == {0.25, 0.5}
 
 
-def test_a_judge_that_fails_fails_its_attempt_only() -> None:
-    def reply(act: Act, session: int, _: Any) -> str:
-        if session == 1:
-            raise ConnectionError("no route to the judge")
-        return "5"
-
-    sample = sampled(workflow(), {"judge": reply}, episodes=3)
-    assert [episode.session for episode in sample.episodes] == [0, 2]
-    assert ["no route" in failure.detail for failure in sample.failures] == [True]
-
-
 def test_a_tree_scores_its_states_with_early_verdicts() -> None:
     """A frozen judge's acts are parts of transitions, and every candidate has its own verdict."""
     agents = dict.fromkeys("ab", lambda act, session, candidate: str(number(act.key, candidate) % 9))

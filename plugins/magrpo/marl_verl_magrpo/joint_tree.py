@@ -24,7 +24,7 @@ Source: MAGRPO, arXiv 2508.04652, and the authors' code.
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -286,16 +286,14 @@ def episodes_of(root: Joint, crossed: bool) -> list[Episode]:
         rows |= _shared(node) if crossed else {id(turn): turn for turn in node.turns}
     for index, row in enumerate({id(row): row for row in rows.values()}.values()):
         row.index = index
-    return [_path_to(node, rows) for node in root.walk() if not node.below]
-
-
-def _path_to(leaf: Joint, rows: Mapping[int, Turn]) -> Episode:
-    episode = leaf.state.episode
-    assert episode is not None
-    episode.turns = [rows.get(id(turn), turn) for turn in leaf.state.turns]
-    if leaf.turns and rows[id(leaf.turns[-1])].node != leaf.name:  # crossed: the row belongs to other nodes too
-        episode.leaf = leaf.name
-    return episode
+    episodes = []
+    for leaf in (node for node in root.walk() if not node.below):
+        assert leaf.state.episode is not None
+        episodes.append(leaf.state.episode)
+        episodes[-1].turns = [rows.get(id(turn), turn) for turn in leaf.state.turns]
+        if leaf.turns and rows[id(leaf.turns[-1])].node != leaf.name:  # crossed: the row belongs to other nodes too
+            episodes[-1].leaf = leaf.name
+    return episodes
 
 
 def _shared(node: Joint) -> dict[int, Turn]:

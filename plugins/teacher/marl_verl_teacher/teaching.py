@@ -34,18 +34,14 @@ FIELDS = ("teacher_logprobs", "teacher_ids")  # of a row of n tokens: [n, k], ea
 
 
 class Teaching:
-    """A student's teacher in a run; `student` is the `LearningPolicy`.
+    """A student's teacher in a run; `student` is the `LearningPolicy`."""
 
-    Attributes:
-        shares: whether rows may share prefixes; the teacher's likeliest tokens need the logits of all tokens.
-        fields, options: what verl's update of the student reads besides.
-    """
-
-    fields = FIELDS
+    fields = FIELDS  # what verl's update of the student reads besides, with `options`
     runtime: Runtime
 
     def __init__(self, settings: Teacher, student: Any) -> None:
-        self.settings, self.student, self.shares = settings, student, not settings.top
+        self.settings, self.student = settings, student
+        self.shares = not settings.top  # whether rows may share prefixes: likeliest tokens need the logits of all
         alone = bool(settings.top) and not settings.reward
         self.options = {"distillation_use_topk": bool(settings.top), "distillation_only": alone}
 

@@ -144,8 +144,12 @@ class _Tree:
         must(row.team_reward == turns[0].team_reward, f"{named(row)} has team_reward {row.team_reward}; {score}")
         components = dict.fromkeys(component for turn in turns for component in turn.rewards)
         rewards = {component: sum(turn.rewards.get(component, 0.0) for turn in turns) for component in components}
-        invalid = [turn.invalid for turn in turns if turn.invalid is not None]
-        _check_rewards(row, rewards, invalid[0] if len(invalid) == len(turns) else None)
+        same = row.rewards.keys() == rewards.keys()
+        same = same and all(math.isclose(row.rewards[name], rewards[name], abs_tol=1e-9) for name in rewards)
+        must(same, f"{named(row)} has rewards {row.rewards}; the state that it leads to has {rewards}")
+        marks = [turn.invalid for turn in turns if turn.invalid is not None]
+        invalid = marks[0] if len(marks) == len(turns) else None
+        must(row.invalid == invalid, f"{named(row)} has invalid={row.invalid!r}; its workflow sets {invalid!r}")
 
     def check(self, episode: Episode) -> tuple[int, str | None]:
         """Check that an episode is the path to a node and has the state of its run; the node."""
@@ -183,10 +187,3 @@ def _check_end(episode: Episode, end: Episode, journal: Journal, label: str) -> 
     must(_actions(episode.journal) == _actions(journal), f"{label} has a journal with other actions than its turns")
     index = [turn.index for turn in episode.turns if not turn.transition]
     must(index == sorted(index), f"{label} has its turns out of order: {index}")
-
-
-def _check_rewards(row: Turn, rewards: Mapping[str, float], invalid: str | None) -> None:
-    same = row.rewards.keys() == rewards.keys()
-    same = same and all(math.isclose(row.rewards[name], rewards[name], abs_tol=1e-9) for name in rewards)
-    must(same, f"{named(row)} has rewards {row.rewards}; the state that it leads to has {dict(rewards)}")
-    must(row.invalid == invalid, f"{named(row)} has invalid={row.invalid!r}; its workflow sets {invalid!r}")
