@@ -2,10 +2,7 @@
 
     marl.task: {name: math, options: {train: dapo-math-17k, test: aime24}, train_size: 8192, test_size: 30}
 
-Without `marl.task.train_file`, `datasets` downloads the set. With it, the file has the set's rows (JSON lines, a JSON
-list or parquet). Rows with `id`, `prompt` and `data` are tasks already, in any file.
-
-Several held-out sets, `test: [aime24, aime25]`, are reported one by one and together: their tasks have the set's name
+Rows with `id`, `prompt` and `data` are tasks already, in any file. Tasks of several held-out sets have the set's name
 as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 

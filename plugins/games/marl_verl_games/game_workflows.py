@@ -1,7 +1,6 @@
 """Plan-Path, Sokoban and Sudoku in turns, for chat models: a tool caller and a planner, and a single agent.
 
-Each turn shows the state, the legal moves, and the refused moves of the turn before with the reason. After every act
-the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
+After every act the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
 
 Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller, whose program finds the moves, acts first in
 each turn; the planner sees the program's output, and decides; 5 turns. The wording of the prompts is our own.

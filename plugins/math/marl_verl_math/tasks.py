@@ -3,9 +3,6 @@ r"""The task set `math`: problems with one final answer, from public sets or fil
 A task's `data` has the answer: {"answer": text}. A team's answer is a text, whose last `\boxed{...}` counts, or the
 list of the answers of its acts, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an act gave none; the
 last one counts.
-
-Of a public set, the final answer is the text after "####" (GSM8K), the last box of a solution (MATH), or the field
-itself. Several answers of one problem (OlympiadBench) all belong to it, in any order.
 """
 
 import re

@@ -56,13 +56,8 @@ def number(answer: str, truth: str) -> float:
 
 
 def gaia(answer: str, truth: str) -> float:
-    """1 if the answer is right by the rule of GAIA, else 0. The truth decides what is compared.
-
-    A number: the numbers, without "$", "%" and "," in the answer. A list, with "," or ";": as many elements in the same
-    order, each a number, or a text without case and white space. A text: without case, white space and punctuation.
-
-    Source: arXiv 2311.12983, and the benchmark's public scorer.
-    """
+    """1 if the answer is right by the rule of GAIA (arXiv 2311.12983, and the benchmark's public scorer), else 0. The
+    truth decides what is compared: a number, a list or a text (README.md)."""
     if _number_of(truth) is not None:
         return float(_same_element(answer, truth))
     if _LIST.search(truth):

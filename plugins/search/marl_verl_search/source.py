@@ -1,10 +1,4 @@
-"""Where a workflow searches, by its option `source` (README.md has the forms of corpora and servers):
-
-paragraphs                              the paragraphs of the question, by BM25
-data/wiki.jsonl                         a corpus, by BM25, which each rollout worker indexes in memory
-http://127.0.0.1:8000/retrieve          a retrieval server, in the protocol of Search-R1 and verl
-web:my_package.search:find              a function of yours, e.g. a client of a web search
-"""
+"""Where a workflow searches, by its option `source`; README.md has the forms of corpora, servers and functions."""
 
 import asyncio
 import functools
@@ -32,7 +26,8 @@ class Searching(Workflow):
     """Base of workflows that search.
 
     Options:
-        source: where: `paragraphs` of the question, a corpus, a server, or a function (see the module).
+        source: `paragraphs` of the question, a corpus (data/wiki.jsonl), a retrieval server (http://...), or a function
+            of yours (web:my_package.search:find).
     """
 
     source: str = PARAGRAPHS
