@@ -14,7 +14,7 @@ import pyarrow.parquet
 import yaml
 from marl_verl_evaluation.api import evaluate
 from marl_verl_evaluation.launch import launch, plan
-from marl_verl_evaluation.options import Options
+from marl_verl_evaluation.request import Options
 from marl_verl_inspect.export import choose, export
 from marl_verl_inspect.files import stored_file
 from marl_verl_inspect.text import table

@@ -65,7 +65,7 @@ def evaluate(
     from marl_verl.run.progress import Display
     from marl_verl.run.run_dir import locked, removed_on_error
     from marl_verl_evaluation.launch import launch, plan
-    from marl_verl_evaluation.options import Options
+    from marl_verl_evaluation.request import Options
 
     with alone():
         display = Display.of(progress)

@@ -7,7 +7,6 @@ from typing import Any
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, add_variant_arguments, show_variants
 from marl_verl.config.variants import variant_overrides
-from marl_verl_evaluation.options import Options
 
 EXAMPLES = """
   marl-verl eval runs/inventory-1 --step 0                     the team before training; default: the latest checkpoint
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="S", help="sampling seed (default: the run's)")
     parser.add_argument("--greedy-only", action="store_true", help="skip the sampled episodes")
     at_once = "maximum number of episodes in flight (default: 256); 1 measures times without load"
-    parser.add_argument("--at-once", type=int, default=Options.at_once, metavar="N", help=at_once)
+    parser.add_argument("--at-once", type=int, default=256, metavar="N", help=at_once)
     cross_play = "checkpoints of a team with two sides play each other: mean outcomes of all pairs, and Elo ratings"
     parser.add_argument("--cross-play", action="store_true", help=cross_play)
     partner = "this agent acts with its policy of each of --steps, beside the team of the last: differences in rewards"
@@ -62,6 +61,8 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def run(options: argparse.Namespace) -> int:
+    from marl_verl_evaluation.request import Options  # here: --help needs none of it
+
     if options.variants:
         return show_variants(options.run)
     overrides = [*variant_overrides(options.run, options.variant), *options.overrides]

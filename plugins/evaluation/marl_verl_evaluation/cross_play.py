@@ -28,14 +28,11 @@ from marl_verl.episode import Action, ActRecord, Journal
 from marl_verl.episode.codec import encode_journal
 from marl_verl.errors import MarlError, check_known
 from marl_verl.run.checkpoint.folders import complete, step_of
-from marl_verl.tasks import Task
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl_evaluation.elo import interval, ratings
 from marl_verl_evaluation.request import Assignment, Pairing, Request
 from marl_verl_evaluation.weights import assign, chosen_step
 
-Outcomes = Mapping[str, float]
-"""Side -> its outcome, of one episode."""
 Rewards = Mapping[str, Mapping[str, float]]
 """Agent -> component -> its mean over the agent's turns, of one episode."""
 
@@ -115,10 +112,8 @@ def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assign
     return tuple(Pairing({**last, partner: used}, label, f"{partner}@{step}") for step, used in policies.items())
 
 
-def edited_rows(
-    run: Path, name: str, act: str, text: str, sampled: bool
-) -> tuple[Task, int, tuple[dict[str, Any], ...]]:
-    """(task, step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
+def edited_rows(run: Path, name: str, act: str, text: str, sampled: bool) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """(step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
     file = read_episodes(file_of_episode(run, name))
     episode = file.episode(name)
     if changed := replay_differences(episode, replay(file.header, episode)):
@@ -133,7 +128,7 @@ def edited_rows(
     for arm, action in (("recorded", edited.action), ("edited", Action(text))):
         begun = Journal((*records[:at], ActRecord(edited.act, action), *kept), episode.journal.seed)
         rows.append({"task": task, "uid": arm, "keep": True, "sampled": sampled, "journal": encode_journal(begun)})
-    return episode.task, file.header.step, tuple(rows)
+    return file.header.step, tuple(rows)
 
 
 def result(request: Request, reports: Sequence[Sequence[Report]]) -> dict[str, Any]:
@@ -158,12 +153,10 @@ def _by_session(report: Report) -> list[list[Rewards]]:
     return [[] if session in failed else [next(values)] for session in range(report.attempts)]
 
 
-def pairing_result(pairing: Pairing, sides: Sequence[str], tasks: Sequence[Sequence[Outcomes]]) -> dict[str, Any]:
-    """The numbers of one pairing.
-
-    Args:
-        tasks: of each task the outcomes of its episodes; failed ones are missing.
-    """
+def pairing_result(
+    pairing: Pairing, sides: Sequence[str], tasks: Sequence[Sequence[Mapping[str, float]]]
+) -> dict[str, Any]:
+    """The numbers of one pairing from the outcomes (side -> outcome) of each task's episodes but the failed ones."""
     row, column = sides
     games = [outcomes for task in tasks for outcomes in task]
     means = {side: [float(np.mean([outcomes[side] for outcomes in task])) for task in tasks if task] for side in sides}

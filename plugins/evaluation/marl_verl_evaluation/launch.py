@@ -3,6 +3,7 @@ and stores its result in the run directory, and `results` prints it."""
 
 import dataclasses
 import itertools
+import json
 import re
 import shutil
 import time
@@ -36,8 +37,7 @@ from marl_verl.run.supervisor import start
 from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
 from marl_verl.team import TeamConfig, read_team
 from marl_verl_evaluation import cross_play, weights
-from marl_verl_evaluation.options import Options, check_options
-from marl_verl_evaluation.request import MODELS, RESULT, Pairing, Request
+from marl_verl_evaluation.request import MODELS, RESULT, Options, Pairing, Request, check_options
 
 FOLDER = "evaluations"
 """In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
@@ -83,7 +83,7 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
             composed.marl.policies[name] = {key: policy[key] for key in ("script", "endpoint", "stop") if key in policy}
     marl = marl_section(composed)
     team = read_team(marl, evaluation=True)
-    task, request = _requested(run, team, options)
+    request = _requested(run, team, options)
     folder = (run / FOLDER / f".playing-{uuid.uuid4().hex[:8]}").resolve()
     models = weights.find_models(run, request.policies)
     exports = {name: model for name, model in models.items() if isinstance(model, Source)}
@@ -94,7 +94,8 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
     if request.sides and not task_set.sides:
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     check_scripts(config, evaluated, training=False)
-    tasks = _tasks(run, marl, task_set, overrides, options.tasks) if task is None else [task]
+    edited = [Task(**json.loads(row["task"])) for row in request.rows[:1]]
+    tasks = edited or _tasks(run, marl, task_set, overrides, options.tasks)
     rehearse(workflow, tasks[0], evaluated)
     checks.check_machine(run)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
@@ -102,26 +103,25 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
     config.data.val_batch_size = len(tasks)
     request = dataclasses.replace(request, exports=exports, seed=int(config.marl.run.seed))
     settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step, "seed": request.seed}
-    settings |= {"tasks": len(tasks), "episodes": request.episodes, "k": request.ks, "overrides": list(overrides)}
+    settings |= {"tasks": len(tasks), "episodes": options.sampled, "k": options.ks, "overrides": list(overrides)}
     return EvaluationPlan(run, folder, resolve(config, evaluated), tasks, request, settings, files)
 
 
-def _requested(run: Path, team: TeamConfig, options: Options) -> tuple[Task | None, Request]:
-    """(the task of an edited episode, the request): who acts with which policy."""
-    counts: dict[str, Any] = {"episodes": options.sampled, "ks": options.ks, "at_once": options.at_once}
-    task, step, rows = None, options.step, tuple[dict[str, Any], ...]()
+def _requested(run: Path, team: TeamConfig, options: Options) -> Request:
+    """Who acts with which policy."""
     if options.cross_play:
         partner = options.cross_play if isinstance(options.cross_play, str) else None
         request = cross_play.pair(team, cross_play.chosen_steps(run, options.steps), partner)
-        return None, dataclasses.replace(request, **counts)
+        return dataclasses.replace(request, options=options)
+    step, rows = options.step, tuple[dict[str, Any], ...]()
     if options.edit:
-        task, at, rows = cross_play.edited_rows(run, *options.edit, sampled=options.sampled > 1)
+        at, rows = cross_play.edited_rows(run, *options.edit, sampled=options.sampled > 1)
         step = at if step is None and at in (0, *load_run(run).checkpoints) else step
     step = weights.chosen_step(run, step)
     snapshots = weights.newest_snapshots(run, team, step)
     assignments = weights.assign(team, step, options.swap, options.untrained, snapshots)
     pairings = tuple(Pairing(assignments, column=row["uid"]) for row in rows) or (Pairing(assignments),)
-    return task, Request(step, pairings, rows=rows, **counts)
+    return Request(step, pairings, options, rows=rows)
 
 
 def _tasks(
@@ -161,7 +161,7 @@ def evaluation_config(config: DictConfig, request: Request, models: Mapping[str,
             marl.agents[agent].pop(kind, None)
     used = {policy.get("pool") for policy in marl.policies.values()}
     marl.pools = {name: size for name, size in (marl.get("pools") or {}).items() if name in used}
-    marl.validation = {"sampler": "independent", "options": {"episodes": max(1, request.episodes)}}
+    marl.validation = {"sampler": "independent", "options": {"episodes": max(1, request.options.sampled)}}
     if seed is not None:
         marl.run.seed = seed
     marl.schedule.mode, marl.critic = "sync", {}
@@ -239,7 +239,7 @@ def _free(plan: EvaluationPlan) -> Path:
 
 def _heading(plan: EvaluationPlan) -> str:
     request, tasks = plan.request, f"{len(plan.tasks)} held-out tasks"
-    sampled = f"{request.episodes} sampled episodes each" if request.episodes else "no sampled episodes"
+    sampled = f"{request.options.sampled} sampled episodes each" if request.options.sampled else "no sampled episodes"
     if request.compares and not request.rows:
         pairs = f"{len(request.pairings)} pairs, each: {tasks}, {sampled}, seed {request.seed}"
         return f"cross-play of run {plan.run}: {pairs}"

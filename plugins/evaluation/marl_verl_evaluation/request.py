@@ -1,6 +1,7 @@
 """What an evaluation is: its options, and evaluation.json, which passes who acts with which weights to its process."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -8,11 +9,57 @@ from typing import Any, Literal
 import msgspec
 from marl_verl_inspect.export import Source
 
+from marl_verl.errors import check
 from marl_verl.files import read_bytes, write_json
 from marl_verl.run.run_dir import REQUEST
 
 RESULT, MODELS = "result.json", "models"
+KS = (1, 4, 8, 16, 32, 64)
+Swap = tuple[str, str]
 Weights = Literal["trained", "untrained", "past", "frozen", "external"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `marl_verl.evaluate`, which describes them."""
+
+    step: int | None = None
+    tasks: int | None = None
+    episodes: int | None = None
+    k: Sequence[int] | None = None
+    swap: Sequence[Swap] = ()
+    untrained: Sequence[str] = ()
+    seed: int | None = None
+    greedy_only: bool = False
+    at_once: int = 256  # an act that waits for a server longer than `marl.rollout.act_seconds` fails
+    cross_play: bool | str = False
+    steps: Sequence[int] | None = None
+    edit: tuple[str, str, str] | None = None
+
+    @property
+    def sampled(self) -> int:
+        """The number of sampled episodes of each task; 0 for the greedy pass only."""
+        usual = 1 if self.edit else 8
+        return 0 if self.greedy_only else usual if self.episodes is None else self.episodes
+
+    @property
+    def ks(self) -> list[int]:
+        """The values of k, ascending."""
+        usual = (*(k for k in KS if k < self.sampled), self.sampled)
+        return sorted(set(self.k or usual)) if self.sampled and not self.edit else []
+
+
+@check
+def check_options(options: Options) -> Iterator[str]:
+    """Refuse options without an effect, which the result would name nevertheless."""
+    for name in ("step", "swap", "untrained", "k", "greedy_only", "edit") if options.cross_play else ("steps",):
+        if getattr(options, name) != getattr(Options, name):
+            without = "with" if options.cross_play else "without"
+            yield f"--{name.replace('_', '-')} has no effect {without} --cross-play or --partner: leave it out"
+    if options.tasks is not None and options.tasks < 1:
+        yield f"--tasks must be 1 or more, got {options.tasks}"
+    if any(k not in range(1, options.sampled + 1) for k in options.ks):
+        yield f"--k must be whole numbers from 1 to --episodes ({options.sampled}), got {options.k}"
 
 
 @dataclass(frozen=True)
@@ -50,8 +97,6 @@ class Request:
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
         pairings: those of a cross-play, a partner or an edit; one without names for an evaluation of one team.
-        episodes: sampled episodes per task; 0 for the greedy pass only.
-        at_once: maximum number of episodes in flight.
         seed: seed of the bootstrap intervals.
         exports: policy -> the source of a model to export to `models/` first.
         sides: of a cross-play: those of its rows and of its columns.
@@ -60,9 +105,7 @@ class Request:
 
     step: int
     pairings: tuple[Pairing, ...]
-    episodes: int = 0
-    ks: tuple[int, ...] = ()
-    at_once: int = 1
+    options: Options = Options()
     seed: int = 0
     exports: dict[str, Source] = field(default_factory=dict)
     sides: tuple[str, ...] = ()

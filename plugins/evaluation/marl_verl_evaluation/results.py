@@ -1,10 +1,11 @@
 """The output of an evaluation: scores of team, sides and agents; of a cross-play, a partner or an edit its pairs."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from marl_verl_inspect.text import line
-from rich.table import Table
+from rich.table import Column, Table
 
 from marl_verl.run.progress import Display
 
@@ -43,12 +44,10 @@ def _print_scores(document: dict[str, Any], display: Display) -> None:
 
 def _scores(document: dict[str, Any]) -> Table:
     """A row for each score, in a column of each public set and of all tasks."""
-    table = Table(title=f"step {document['step']}, {document['eval_tasks']} held-out tasks, 95 % intervals")
+    title = f"step {document['step']}, {document['eval_tasks']} held-out tasks, 95 % intervals"
     columns = {f"{name}, {scores['eval_tasks']} tasks": scores for name, scores in document.get("sets", {}).items()}
     columns["team"] = document
-    table.add_column("", no_wrap=True)
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = Table(Column("", no_wrap=True), *(Column(name, justify="right") for name in columns), title=title)
     for name in (name.removesuffix("_interval") for name in document if name.endswith("_interval")):
         cells = []
         for scores in columns.values():
@@ -76,9 +75,8 @@ def _print_pairings(document: Mapping[str, Any], display: Display) -> None:
 def _print_differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:
     """A row for each agent and component: its mean in the last pairing, and the differences to earlier ones."""
     *earlier, last = pairings
-    table = Table(title=title)
-    for column in ("agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)):
-        table.add_column(column, overflow="fold")
+    names = "agent, component", last["column"], *(f"minus {beside}{pairing['column']}" for pairing in earlier)
+    table = Table(*(Column(name, overflow="fold") for name in names), title=title)
     for name, value in last["rewards"].items():
         gains = [pairing["difference"].get(name, {}) for pairing in earlier]
         table.add_row(name, f"{value:.3f}", *(_number(gain.get("mean"), gain.get("interval")) for gain in gains))
@@ -87,12 +85,11 @@ def _print_differences(pairings: Sequence[Mapping[str, Any]], title: str, beside
 
 def _print_sides(document: Mapping[str, Any], display: Display) -> None:
     (rows, columns), pairings = document["sides"], document["pairings"]
-    table = Table(title=f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair")
-    table.add_column(f"{rows} \\ {columns}", no_wrap=True)
-    for name in dict.fromkeys(pairing["column"] for pairing in pairings):
-        table.add_column(name, justify="right", overflow="fold")
-    for name in dict.fromkeys(pairing["row"] for pairing in pairings):
-        row = [pairing for pairing in pairings if pairing["row"] == name]
+    title = f"mean outcome of side {rows}, {document['eval_tasks'] * document['episodes']} games a pair"
+    names = dict.fromkeys(pairing["column"] for pairing in pairings)
+    others = (Column(name, justify="right", overflow="fold") for name in names)
+    table = Table(Column(f"{rows} \\ {columns}", no_wrap=True), *others, title=title)
+    for name, row in itertools.groupby(pairings, lambda pairing: pairing["row"]):
         table.add_row(name, *(_number(own["outcome"][rows], own["outcome_interval"][rows]) for own in row))
     display.console.print(table)
     for name, own in document["elo"].items():

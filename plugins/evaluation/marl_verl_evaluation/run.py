@@ -53,10 +53,10 @@ def evaluate(folder: Path) -> None:
 
 
 def play_all(trainer: "Trainer", request: Request) -> dict[str, Any]:
-    """Run the greedy pass and, if `episodes` > 0, the sampled pass. Returns the content of result.json."""
+    """Run the greedy pass and, if episodes are sampled, the sampled one. Returns the content of result.json."""
     start = time.monotonic()
     greedy = played(trainer, request, sampled=False)
-    sampled = played(trainer, request, sampled=True) if request.episodes else []
+    sampled = played(trainer, request, sampled=True) if request.options.sampled else []
     seconds, reports = time.monotonic() - start, greedy + sampled
     trainer.records.episodes(request.step, [line for report in reports for line in report.lines])
     trainer.records.check_failures(reports)
@@ -95,7 +95,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
         "step": request.step,
         "sides": list(request.sides),
         "eval_tasks": len(trainer.data.held_out),
-        "episodes": max(1, request.episodes),
+        "episodes": max(1, request.options.sampled),
         **result(request, all_reports),
         **totals([report for reports in all_reports for report in reports], time.monotonic() - start),
     }
@@ -105,7 +105,7 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
     """Play a greedy or a sampled pass over the held-out tasks; `pairing` is the number of that of a cross-play."""
     marl, held_out = trainer.config.marl, trainer.data.held_out
     stored = 0 if sampled else int(marl.rollout.keep_episodes)
-    at_once = max(1, request.at_once // (int(marl.validation.options.episodes) if sampled else 1))
+    at_once = max(1, request.options.at_once // (int(marl.validation.options.episodes) if sampled else 1))
     step = pairing if pairing is not None and request.sides else trainer.step  # in the seeds
     batches = play(held_out, trainer.sample, step, sampled, keep=stored, at_once=at_once)
     before, tasks = (pairing or 0) * len(held_out), len(request.pairings) * len(held_out)
@@ -118,17 +118,17 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
 
 def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
     """The team's scores on some tasks, of sides with Wilson's interval over tasks; a failed attempt is unsolved."""
-    solved = [any(report.successes) for report in greedy]
+    solved, episodes = [any(report.successes) for report in greedy], request.options.sampled
     scores: dict[str, Any] = {
         "eval_tasks": len(solved),
         "success": sum(solved) / len(solved),
         "success_interval": wilson(sum(solved), len(solved)),
         "score": sum(score for report in greedy for score in report.scores) / len(solved),
-        "episodes": request.episodes,
+        "episodes": episodes,
     }
-    if request.episodes:
+    if episodes:
         times = [sum(report.successes) for report in sampled]
-        scores.update(sampled_scores(times, request.episodes, request.ks, request.seed))
+        scores.update(sampled_scores(times, episodes, request.options.ks, request.seed))
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
         measures = means([row for report in reports for row in report.measures or [{}]])
         scores |= {f"answer{suffix}": measures} if measures else {}

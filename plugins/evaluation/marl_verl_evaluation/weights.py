@@ -17,8 +17,7 @@ from marl_verl.errors import MarlError, check_known
 from marl_verl.extensions import extension
 from marl_verl.run.checkpoint import folders
 from marl_verl.team import TeamConfig
-from marl_verl_evaluation.options import Swap
-from marl_verl_evaluation.request import Assignment
+from marl_verl_evaluation.request import Assignment, Swap
 
 
 def assign(

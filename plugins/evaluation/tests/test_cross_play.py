@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from marl_verl_evaluation import run as evaluate
 from marl_verl_evaluation.cross_play import differences, pair, pairing_result
 from marl_verl_evaluation.elo import SCALE, WIDTH, ratings
-from marl_verl_evaluation.request import Assignment, Pairing, Request
+from marl_verl_evaluation.request import Assignment, Options, Pairing, Request
 from marl_verl_evaluation.results import results
 from omegaconf import OmegaConf
 from rich.console import Console
@@ -109,7 +109,7 @@ def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append((values["done"], values["tasks"])))
     steps = (0, 20)
     pairings = tuple(_pairing(f"p@{i}", f"p@{j}", one=f"s{i}", two=f"s{j}") for i in steps for j in steps)
-    request = Request(20, pairings, 1, (1,), 256, sides=("red", "blue"))
+    request = Request(20, pairings, Options(episodes=1), sides=("red", "blue"))
     result = evaluate.play_pairings(trainer, request)  # type: ignore[arg-type]
     assert (trainer.seeds, trainer.checked) == ([0, 1, 2, 3], 8)
     assert events == [(0, 8), (2, 8), (2, 8), (4, 8), (4, 8), (6, 8), (6, 8), (8, 8)]
@@ -156,7 +156,7 @@ def test_partners_are_played_with_the_same_seeds(monkeypatch: pytest.MonkeyPatch
     trainer = _Trainer()
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: None)
     pairings = tuple(_pairing("team@20", f"two@{step}", one="s20", two=f"s{step}") for step in (0, 20))
-    result = evaluate.play_pairings(trainer, Request(20, pairings, 1, (1,), 256))  # type: ignore[arg-type]
+    result = evaluate.play_pairings(trainer, Request(20, pairings, Options(episodes=1)))  # type: ignore[arg-type]
     assert trainer.seeds == [20, 20]
     assert result["pairings"][0]["difference"]["one, team"] == {"mean": -20.0, "interval": (-20.0, -20.0)}
     text = io.StringIO()

@@ -56,7 +56,7 @@ class _Played:
         }
         result = {
             **{"step": request.step, "eval_tasks": 6, "success": 0.5, "success_interval": [0.2, 0.8]},
-            **{"episodes": request.episodes, "avg@8": 0.25, "avg@8_interval": [0.125, 0.375], "agents": agents},
+            **{"episodes": 8, "avg@8": 0.25, "avg@8_interval": [0.125, 0.375], "agents": agents},
             **{"tokens_per_second": 1234.5, "answer_seconds": None, "attempts": 54},
             **{"failed": 2, "failed_reasons": {"timeout": 2}, "tokens": 1234},
         }
@@ -111,7 +111,7 @@ def test_the_latest_checkpoint_is_evaluated_with_frozen_policies(run: Path, caps
     seen = _Played.seen
     config, request = seen["config"], seen["request"]
     assert seen["module"] == "marl_verl_evaluation.run"
-    assert (request.step, request.episodes, request.ks, request.seed) == (40, 8, (1, 4, 8), 5)
+    assert (request.step, request.options.sampled, request.options.ks, request.seed) == (40, 8, [1, 4, 8], 5)
     assert seen["policies"] == list(config.policies) == ["holder", "asker-untrained"]
     paths = [config.policies[name].actor_rollout_ref.model.path for name in seen["policies"]]
     assert paths[0] == str((run / "checkpoints/step_40/policies/holder/huggingface").resolve())
@@ -143,7 +143,7 @@ def test_a_recipe_is_evaluated_without_training(
     )
     assert main(["eval", str(RECIPE), "data.train_batch_size=16", "--greedy-only", "--at-once", "1"]) == 0
     config, request = _Played.seen["config"], _Played.seen["request"]
-    assert (request.step, request.episodes, request.at_once) == (0, 0, 1)
+    assert (request.step, request.options.sampled, request.options.at_once) == (0, 0, 1)
     assert config.data.train_batch_size == 16  # a key of training
     assert all(policy.frozen for policy in config.marl.policies.values())
     assert config.policies.asker.actor_rollout_ref.model.path.endswith("cache/asker")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from marl_verl_evaluation import run as evaluate
-from marl_verl_evaluation.request import Assignment, Pairing, Request
+from marl_verl_evaluation.request import Assignment, Options, Pairing, Request
 from marl_verl_evaluation.run import agent_metrics, interval, pass_at_k, sampled_scores, totals
 from omegaconf import OmegaConf
 
@@ -134,7 +134,7 @@ def test_an_evaluation_samples_greedily_then_randomly(monkeypatch: pytest.Monkey
     trainer, events = _Trainer(), []
     monkeypatch.setattr(evaluate, "emit", lambda event, **values: events.append(values))
     assignments = {"a": Assignment("p", "trained", "p", 4)}
-    request = Request(4, (Pairing(assignments),), episodes=2, ks=(1, 2), at_once=2)
+    request = Request(4, (Pairing(assignments),), Options(episodes=2, k=(1, 2), at_once=2))
     result = evaluate.play_all(trainer, request)  # type: ignore[arg-type]
     assert trainer.asked == [(False, 2), (False, 1), (True, 1), (True, 1), (True, 1)]
     assert (result["success"], result["score"], result["eval_tasks"]) == (2 / 3, 2 / 3, 3)

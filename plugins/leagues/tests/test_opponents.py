@@ -221,7 +221,7 @@ def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:
     composed = OmegaConf.create(
         {"marl": {**copy.deepcopy(MARL), "pools": {"shared": {}}, "schedule": {}, "run": {}}, "trainer": {}}
     )
-    request = Request(0, (Pairing(found),), episodes=1)
+    request = Request(0, (Pairing(found),))
     evaluated = team_of(evaluation_config(composed, request, {"player": "now", "player-past": "then"}, None))
     assert evaluated.past == {}
     assert {name: each.override["model"]["path"] for name, each in evaluated.policies.items()} == {
