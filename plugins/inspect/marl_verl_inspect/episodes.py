@@ -9,7 +9,7 @@ from typing import Any
 
 from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
-from marl_verl.errors import MarlError, user_error
+from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl.run.reading import read_file
 from marl_verl.tasks import Split
 from marl_verl.team import Named
@@ -72,9 +72,7 @@ class EpisodeFile:
 
     def episode(self, name: str) -> Episode:
         """The episode with an id. MarlError: no such episode."""
-        if name not in self.episodes:
-            ids = f"{len(self.episodes)} others such as '{next(iter(self.episodes), '')}'"
-            raise MarlError(f"{self.source} has no episode '{name}', but {ids}")
+        check_known(f"episode of {self.source}", name, self.episodes)
         return self.episodes[name]
 
 

@@ -17,7 +17,7 @@ from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.credit import ReplayCredit, TableCredit
 from marl_verl.config.parts import algorithm_named, with_flat
 from marl_verl.episode.codec import decode
-from marl_verl.errors import MarlError, user_error
+from marl_verl.errors import check_known, user_error
 from marl_verl.options import Part
 from marl_verl_inspect.text import cell, count, table
 
@@ -122,15 +122,11 @@ class ExplainedRows(list[Record]):
 
     def text(self, row: str | None = None) -> str:
         """What `marl-verl explain` prints: all rows, or how the advantage of the one with this key was computed."""
-        return "\n".join([*self.header, "", *(self._table() if row is None else self._derivation(self._at(row)))])
-
-    def _at(self, key: str) -> int:
-        """The row with a key."""
+        if row is None:
+            return "\n".join([*self.header, "", *self._table()])
         keys = [record["key"] for record in self]
-        if key not in keys:
-            source = self.source or "the document"
-            raise MarlError(f"{source} has no row '{key}', but {len(keys)} others such as '{keys[0]}'")
-        return keys.index(key)
+        check_known(f"row of {self.source or 'the document'}", row, keys)
+        return "\n".join([*self.header, "", *self._derivation(keys.index(row))])
 
     def _table(self) -> list[str]:
         lines = [[*COLUMNS, "group"]]

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.config.stored import check_run, read_config, team_of
-from marl_verl.errors import MarlError, check, check_known, user_error
+from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl.files import read_json, write_json
 from marl_verl.models.count import model_folder
 from marl_verl.run.checkpoint import folders
@@ -88,7 +87,6 @@ def export(source: Source, output: Path, merge: bool = False) -> str:
     Raises:
         MarlError: the output cannot be written, or the base model is not on this machine.
     """
-    check_output(output)
     kind, write = f"an adapter of '{source.model}'", _adapter
     if source.lora is None:
         kind, write = "a full model", _model
@@ -103,13 +101,6 @@ def export(source: Source, output: Path, merge: bool = False) -> str:
     finally:
         shutil.rmtree(writing, ignore_errors=True)
     return kind
-
-
-@check
-def check_output(output: Path) -> Iterator[str]:
-    """MarlError unless the output is an empty folder or does not exist."""
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        yield f"'{output}' exists, and is not an empty folder. Choose another --output."
 
 
 def _model(source: Source, folder: Path) -> None:
@@ -246,7 +237,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    check_output(options.output)
+    if options.output.exists() and (not options.output.is_dir() or any(options.output.iterdir())):
+        raise MarlError(f"'{options.output}' exists, and is not an empty folder. Choose another --output.")
     source = choose(options.folder, options.policy, options.step)
     kind = export(source, options.output, options.merge)
     show(harmless(f"wrote '{options.output}': policy {source.policy} of step {source.step} as {kind}"))

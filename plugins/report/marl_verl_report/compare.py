@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
@@ -62,9 +63,10 @@ def run(options: argparse.Namespace) -> int:
             raise MarlError(f"trainer.test_freq is -1 in {arm.recipe}: set it, or --measure, for runs with {metric}")
     folder = options.dir or Path("runs", "-".join(["compare", *(arm.recipe.stem for arm in arms)]))
     values: Values = ({}, {})
-    level = decide.level(len(decide.looks(options.seeds)))
-    for seeds in decide.stages(0, options.seeds):
-        train(arms, seeds, folder, values, options)
+    looks = decide.looks(options.seeds)
+    level = decide.level(len(looks))
+    for start, end in pairwise([0, *looks]):
+        train(arms, range(start, end), folder, values, options)
         difference = decide.difference(*values, level)
         if verdict := decide.decided(difference, options.margin):
             break

@@ -67,12 +67,6 @@ def looks(seeds: int, first: int = FIRST) -> list[int]:
     return [first, *looks(seeds, 2 * first)] if first < seeds else [seeds]
 
 
-def stages(first: int, seeds: int) -> list[range]:
-    """The seeds from `first` on that are trained before each look."""
-    ends = looks(seeds)
-    return [range(first + start, first + end) for start, end in zip([0, *ends], ends, strict=False)]
-
-
 def level(looks: int) -> float:
     """Level of each interval of a comparison with a number of looks."""
     return 1 - (1 - LEVEL) / looks
