@@ -116,11 +116,8 @@ def read(body: Mapping[str, Any]) -> Request:
 
 
 def request(body: Mapping[str, Any], messages: Any, keys: Mapping[str, str], **parameters: Any) -> Request:
-    """A checked request. TypeError for wrong messages or parameters.
-
-    Args:
-        keys: key of the body -> parameter of an act; `parameters` are those that the caller has converted.
-    """
+    """A checked request. `keys`: key of the body -> parameter of an act; `parameters` are those that the caller has
+    converted. TypeError for wrong messages or parameters."""
     parameters |= {name: body[read] for read, name in keys.items() if body.get(read) is not None}
     observation = as_observation([_cleaned(message) for message in messages])
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))

@@ -84,14 +84,9 @@ def openai_client_sync(
 
 
 class TeamTransport(contextlib.nullcontext[None]):
-    """The transport behind `openai_client`, for frameworks that take a client of httpx or of httpx2, which refuse each
-    other's classes: `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base URL and key.
-
-    Args:
-        agent: whose acts all requests are; None if `model` names the agent.
-        slot: of the acts. None: the agent's unnamed one, and one for each of several parallel tasks (see `lanes`).
-        ignored: keys of requests, or parameters of acts, that are dropped.
-    """
+    """The transport behind `openai_client`, with its arguments, for frameworks that take a client of httpx or of
+    httpx2, which refuse each other's classes: `httpx.AsyncClient(transport=transport(team, "solver"))`, with any base
+    URL and key."""
 
     def __init__(
         self, team: Team, agent: str | None = None, slot: str | None = None, ignored: Sequence[str] = ()

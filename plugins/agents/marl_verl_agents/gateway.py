@@ -29,7 +29,7 @@ from aiohttp import web
 
 from marl_verl.episode.turn import Action
 from marl_verl.episode.workflow import Team, Workflow
-from marl_verl.errors import MarlError, nearest
+from marl_verl.errors import nearest
 from marl_verl.tasks import Task
 from marl_verl_agents.chat_completions import Request, RequestError
 from marl_verl_agents.clients import FINAL, Content, TeamTransport, refused
@@ -43,29 +43,23 @@ OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
 ENDED = "the episode of this URL has ended"
 NEW = ""  # no slot: a request begins a conversation
+Endpoints = dict[str, "Endpoint"]
+"""Agent -> its URLs, for one episode."""
 
 
+@dataclass(frozen=True)
 class Endpoint:
-    """The URLs of one agent in one episode."""
+    """The base URLs of one agent in one episode, for clients of OpenAI's API (chat completions and responses) and of
+    Anthropic's, which append /v1/messages."""
 
-    def __init__(self, url: str) -> None:
-        self.openai = f"{url}/v1"
-        """The base URL for clients of OpenAI's API (chat completions and responses)."""
-        self.anthropic = url
-        """The base URL for clients of Anthropic's API, which append /v1/messages."""
+    openai: str
+    anthropic: str
 
     @property
     def environ(self) -> dict[str, str]:
         """Environment variables that the official clients of both APIs read; the key is a placeholder."""
         openai = {"OPENAI_BASE_URL": self.openai, "OPENAI_API_KEY": "none"}
         return {**openai, "ANTHROPIC_BASE_URL": self.anthropic, "ANTHROPIC_API_KEY": "none", "NO_PROXY": HOST}
-
-
-class Endpoints(dict[str, Endpoint]):
-    """agent -> its URLs, for one episode."""
-
-    def __missing__(self, agent: str) -> Endpoint:
-        raise MarlError(f"the team has no agent '{agent}': {nearest(agent, self)}")
 
 
 class ExternalWorkflow(Workflow):
@@ -155,22 +149,16 @@ async def process(
 
 
 class EpisodeTransport(TeamTransport):
-    """Answers the requests of one agent of an episode as conversations, each in a slot of its own.
-
-    A request whose messages begin with those of an earlier one and its reply continues that conversation (of several,
-    the longest). Another request begins a new one: the first in the agent's unnamed slot, the n-th in "conversation-n".
-    A client that closes its connection gives its request up. If it asks the same again, this is the same turn.
-
-    Attributes:
-        acts: the requests in progress.
-    """
+    """Answers the requests of one agent of an episode as conversations, each in a slot of its own: the first in the
+    agent's unnamed slot, the n-th in "conversation-n". A client that closes its connection gives its request up. If it
+    asks the same again, this is the same turn."""
 
     def __init__(self, team: Team, agent: str, ignored: Sequence[str]) -> None:
         super().__init__(team, agent, ignored=ignored)
         self._conversations = 0
         self._given_up: dict[str, str | None] = {}  # messages of a request -> the slot of its conversation
         self._unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}  # answers for which no client has waited
-        self.acts: set[asyncio.Task[Any]] = set()
+        self.acts: set[asyncio.Task[Any]] = set()  # the requests in progress
 
     async def respond(self, request: web.BaseRequest, path: str) -> tuple[int, Content]:
         """The answer to a request. RequestError if the episode ends before."""
@@ -235,7 +223,8 @@ class Gateway:
         port, token = await asyncio.shield(self._port), secrets.token_urlsafe(24)
         agents = self._episodes[token] = {agent: EpisodeTransport(team, agent, ignored) for agent in team.agents}
         try:
-            yield Endpoints({agent: Endpoint(f"http://{HOST}:{port}/e/{token}/{agent}") for agent in agents})
+            urls = {agent: f"http://{HOST}:{port}/e/{token}/{agent}" for agent in agents}
+            yield {agent: Endpoint(f"{url}/v1", url) for agent, url in urls.items()}
         finally:
             del self._episodes[token]
             for act in [act for transport in agents.values() for act in transport.acts]:

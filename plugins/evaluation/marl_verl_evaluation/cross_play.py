@@ -1,14 +1,9 @@
-"""Evaluations that compare teams by pairs: `chosen_steps` and `pair` plan one, `result` has its numbers.
+"""Evaluations that compare teams by pairs (docs/evaluation.md): `chosen_steps` and `pair` plan one, `result` has its
+numbers.
 
-`marl-verl eval RUN --cross-play`: the checkpoints of a run play each other, each on both sides of the game.
-
-`marl-verl eval RUN --partner NAME`: the team of the last step plays beside the partner's policy of each step. Per agent
-and reward component, difference = mean over tasks of (reward beside the last partner - reward beside the earlier one).
-
-`marl-verl replay RUN --episode ID --edit ACT TEXT`: per agent and reward component, and for score and success of the
-team, difference = mean over sessions of (edited continuation - recorded continuation). Both have the same sessions and
-seeds, and begin with the effects of the stored episode before the act: arm `recorded` with the act's own action, arm
-`edited` with a text as its action. Other acts of the same joint move did not see it and stay; later ones are new.
+Cross-play: the checkpoints of a run play each other, each on both sides of the game. A partner: the team of the last
+step plays beside its policy of each step. An edit (docs/replay.md): both arms have the same sessions and seeds, and
+begin with the effects of the stored episode before the act; other acts of the same joint move did not see it and stay.
 """
 
 import json
@@ -33,6 +28,8 @@ from marl_verl_evaluation.elo import interval, ratings
 from marl_verl_evaluation.request import Assignment, Pairing, Request
 from marl_verl_evaluation.weights import assign, chosen_step
 
+Steps = Mapping[int, Mapping[str, Assignment]]
+"""Step -> agent -> its policy."""
 Rewards = Mapping[str, Mapping[str, float]]
 """Agent -> component -> its mean over the agent's turns, of one episode."""
 
@@ -70,9 +67,7 @@ def pair(team: TeamConfig, steps: Sequence[int], partner: str | None = None) -> 
     return Request(max(steps), _pairings_of_sides(team, sides, by_step), sides=sides)
 
 
-def _pairings_of_sides(
-    team: TeamConfig, sides: Sequence[str], by_step: Mapping[int, Mapping[str, Assignment]]
-) -> tuple[Pairing, ...]:
+def _pairings_of_sides(team: TeamConfig, sides: Sequence[str], by_step: Steps) -> tuple[Pairing, ...]:
     if len(sides) != 2:
         known = ", ".join(sides) or "none"
         raise MarlError(f"--cross-play needs a team of two sides, but the team has {known}. Set marl.agents.NAME.side.")
@@ -85,9 +80,7 @@ def _pairings_of_sides(
     return tuple(Pairing({**neutral, **first, **second}, row, column) for (row, first), (column, second) in pairs)
 
 
-def _players(
-    team: TeamConfig, side: str, by_step: Mapping[int, Mapping[str, Assignment]]
-) -> dict[str, dict[str, Assignment]]:
+def _players(team: TeamConfig, side: str, by_step: Steps) -> dict[str, dict[str, Assignment]]:
     """Player of a side, such as "player@20" -> agent of the side -> its policy."""
     agents = [agent for agent in team.agents.values() if agent.side == side]
     name, *others = dict.fromkeys(agent.policy for agent in agents)
@@ -101,7 +94,7 @@ def _players(
     }
 
 
-def _pairings_of_partner(partner: str, by_step: Mapping[int, Mapping[str, Assignment]]) -> tuple[Pairing, ...]:
+def _pairings_of_partner(partner: str, by_step: Steps) -> tuple[Pairing, ...]:
     last = by_step[max(by_step)]
     check_known("agent", partner, last)
     policies = {step: assignments[partner] for step, assignments in by_step.items()}
@@ -175,11 +168,8 @@ def pairing_result(
 
 
 def differences(pairings: Sequence[Pairing], rewards: Sequence[Sequence[Sequence[Rewards]]]) -> dict[str, Any]:
-    """The numbers of each pairing: mean rewards, and their differences to the last pairing.
-
-    Args:
-        rewards: of each pairing, task and episode; failed episodes are missing, and so is a task without others.
-    """
+    """The numbers of each pairing: mean rewards, and their differences to the last pairing. `rewards`: of each pairing,
+    task and episode; failed episodes are missing, and so is a task without others."""
     partner = pairings[-1].column.rpartition("@")[0]
     values = [_by_task(tasks, partner) for tasks in rewards]
     results = []

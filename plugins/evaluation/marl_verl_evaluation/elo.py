@@ -33,19 +33,11 @@ def interval(means: Sequence[float]) -> tuple[float, float] | None:
 
 
 def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> dict[str, Any]:
-    """Rate players from the results of their pairings.
+    """Rate players. `games`: (player of the row, of the column) -> (points of the row, games).
 
-    Args:
-        games: (player of the row, of the column) -> (points of the row: its wins and half of the draws; games).
-
-    Returns:
-        `elo`: player -> its rating relative to the first one, whose rating is 0; and `elo_first_side`, what playing the
-        row's side is worth, if rows and columns have the same players. Each is a `rating` in Elo points and its 95 %
-        `interval`.
-
-    Raises:
-        ValueError: the games do not determine the ratings: two players have neither played each other nor, directly or
-            indirectly, the same opponents.
+    Returns `elo`: player -> its rating relative to the first one, whose rating is 0; and `elo_first_side`, what playing
+    the row's side is worth, if rows and columns have the same players. Each is a `rating` in Elo points and its 95 %
+    `interval`. ValueError: the games do not determine the ratings, because they do not connect two players.
     """
     rows, columns = dict.fromkeys(row for row, _ in games), dict.fromkeys(column for _, column in games)
     players, both_sides = list(rows | columns), rows.keys() == columns.keys()

@@ -147,10 +147,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def evaluation_config(config: DictConfig, request: Request, models: Mapping[str, str], seed: int | None) -> DictConfig:
-    """Make the run's composed config the unresolved one of an evaluation, without other policies.
-
-    `models`: policy of the evaluation -> the model for its servers.
-    """
+    """Make the run's composed config the unresolved one of an evaluation, without other policies. `models`: policy of
+    the evaluation -> the model for its servers."""
     OmegaConf.set_struct(config, False)
     marl = config.marl
     sections: Any = OmegaConf.to_container(marl.policies)

@@ -27,10 +27,8 @@ def assign(
     untrained: Sequence[str] = (),
     newest: Mapping[str, int] | None = None,
 ) -> dict[str, Assignment]:
-    """Agent -> its policy, at a step (0: before training). MarlError for an unknown agent.
-
-    `newest`: policy -> step of its newest snapshot in the checkpoint, with which agents act in past versions.
-    """
+    """Agent -> its policy, at a step (0: before training). `newest`: policy -> step of its newest snapshot in the
+    checkpoint, with which agents act in past versions. MarlError for an unknown agent."""
     policies = {agent.name: agent.policy for agent in team.agents.values()}
     for name in (*itertools.chain(*swaps), *untrained):
         check_known("agent", name, policies)

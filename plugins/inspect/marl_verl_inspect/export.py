@@ -79,14 +79,9 @@ def choose(run: Path, name: str, step: int | None) -> Source:
 
 
 def export(source: Source, output: Path, merge: bool = False) -> str:
-    """Write a folder for transformers and vLLM, completely or not at all. Returns what it holds.
-
-    Args:
-        merge: merge an adapter, if the policy has one, into its base model.
-
-    Raises:
-        MarlError: the output cannot be written, or the base model is not on this machine.
-    """
+    """Write a folder for transformers and vLLM, completely or not at all. Returns what it holds. `merge`: merge an
+    adapter, if the policy has one, into its base model. MarlError: the output cannot be written, or the base model is
+    not on this machine."""
     kind, write = f"an adapter of '{source.model}'", _adapter
     if source.lora is None:
         kind, write = "a full model", _model

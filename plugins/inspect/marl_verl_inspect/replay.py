@@ -68,12 +68,7 @@ def _built(kind: str, part: Named) -> Any:
 
 
 async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode) -> Rerun:
-    """Replay an episode.
-
-    Raises:
-        ReplayMismatch, WorkflowError: the workflow departs from the journal or fails.
-        MarlError: the answer cannot be scored.
-    """
+    """Replay an episode. ReplayMismatch or WorkflowError: the workflow departs from the journal or fails."""
     recorded = episode.journal
     calls = Journal(tuple(recorded.calls()), recorded.seed)
     async with Run(workflow, episode.task, list(agents), calls, sealed=True) as run:

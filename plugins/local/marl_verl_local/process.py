@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO, cast
+from unittest import mock
 
 from marl_verl import events
 from marl_verl.algo.sampling.scoring import end_processes
@@ -100,21 +101,13 @@ def _received(receiver: Callable[[Event], object]) -> Iterator[list[BaseExceptio
         raise failures[0]
 
 
-@contextlib.contextmanager
-def _environment(gpu: bool) -> Iterator[None]:
-    """Set the variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""
+def _environment(gpu: bool) -> contextlib.AbstractContextManager[Any]:
+    """The variables of a run, as those of the processes of a run on Ray. Afterwards all are as before."""
     variables = {RUN_VARIABLE: uuid.uuid4().hex, HARDWARE_VARIABLE: "gpu" if gpu else "cpu"}
     variables["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not go together
     if not gpu:
         variables["TORCHDYNAMO_DISABLE"] = "1"  # compiling a tiny model takes longer than it saves
-    before = dict(os.environ)
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ |= before
+    return mock.patch.dict(os.environ, variables)
 
 
 class _Stream:

@@ -26,21 +26,15 @@ FILTERS = {
 
 
 class Row:
-    """A completion in progress.
-
-    Args:
-        prompt: its token ids.
-        parameters: vLLM's sampling parameters.
-        limit: of sampled tokens.
+    """A completion in progress, with vLLM's sampling parameters; `limit`: of sampled tokens.
 
     Attributes:
         last, position: the token that the next step computes, and its position.
         length: the most tokens that it may have in the cache.
         ids, log_probs: of what is sampled.
-        order: rows of lower order are admitted first.
     """
 
-    order: tuple[int, str, int]
+    order: tuple[int, str, int]  # rows of lower order are admitted first
     future: asyncio.Future[list[int]]  # of `ids`
 
     def __init__(

@@ -88,14 +88,9 @@ class LocalServer:
     async def generate(
         self, request_id: str, *, prompt_ids: Sequence[int], sampling_params: Mapping[str, Any]
     ) -> Completion:
-        """Sample a completion. Cancelling it frees its row before the next step.
-
-        Args:
-            sampling_params: of vLLM: `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
-                `stop`, `stop_token_ids`.
-
-        Raises what the model's forward raised, in all requests in flight.
-        """
+        """Sample a completion with vLLM's `temperature`, `top_p`, `top_k`, `min_p`, `seed`, `logprobs`, `max_tokens`,
+        `stop`, `stop_token_ids`. Cancelling it frees its row before the next step. Raises what the model's forward
+        raised, in all requests in flight."""
         limit = self._max_model_len - len(prompt_ids)
         limit = min(sampling_params.get("max_tokens") or limit, limit)
         row = Row(prompt_ids, sampling_params, limit, self._tokenizer, self._device)

@@ -46,15 +46,8 @@ class Outcome:
 
 
 class Sandbox:
-    """One tier.
-
-    Args:
-        tier: "limits", "isolated", "external:URL" of a Sandbox Fusion server, or "auto": the strongest that this
-            machine gives without a server.
-
-    Raises:
-        MarlError: an unknown tier, or one that this machine does not give.
-    """
+    """One tier: "limits", "isolated", "external:URL" of a Sandbox Fusion server, or "auto", the strongest that this
+    machine gives without a server. MarlError: an unknown tier, or one that this machine does not give."""
 
     def __init__(self, tier: str = AUTO) -> None:
         name, _, self.url = tier.partition(":")
@@ -114,12 +107,9 @@ class Sandbox:
         return self._loaded(program, entry, limits, called)
 
     def holds(self, program: str, entry: str, setup: str, test: str, limits: Limits = LIMITS) -> Outcome:
-        """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing.
-
-        The test, after the statements of `setup`, runs in a process of its own, which has the expected values; each
-        call is passed on to the program's process by value. So the test sees plain values, and no change of an
-        argument.
-        """
+        """Whether a test, statements that call the program's function by its name or as `candidate`, raises nothing. It
+        runs after the statements of `setup` in a process of its own, which has the expected values; each call is passed
+        on by value. So the test sees plain values, and no change of an argument."""
         tier = self.tier if not self.url else Sandbox().tier
         request = {"kind": "judge", "setup": setup, "test": test, "entry": entry}
 
