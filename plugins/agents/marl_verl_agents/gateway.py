@@ -43,8 +43,7 @@ OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
 ENDED = "the episode of this URL has ended"
 NEW = ""  # no slot: a request begins a conversation
-Endpoints = dict[str, "Endpoint"]
-"""Agent -> its URLs, for one episode."""
+Endpoints = dict[str, "Endpoint"]  # agent -> its URLs, for one episode
 
 
 @dataclass(frozen=True)

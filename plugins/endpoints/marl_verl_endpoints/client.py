@@ -24,8 +24,7 @@ from marl_verl.errors import MarlError, format_error, nearest
 from marl_verl.models.parsers import CUT, wrong_call
 from marl_verl.team import Endpoint
 
-RETRIES = 5
-"""About 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)."""
+RETRIES = 5  # about 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)
 REACH_SECONDS = 10.0
 SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the query of a URL
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none

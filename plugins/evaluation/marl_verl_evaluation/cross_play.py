@@ -28,10 +28,8 @@ from marl_verl_evaluation.elo import interval, ratings
 from marl_verl_evaluation.request import Assignment, Pairing, Request
 from marl_verl_evaluation.weights import assign, chosen_step
 
-Steps = Mapping[int, Mapping[str, Assignment]]
-"""Step -> agent -> its policy."""
-Rewards = Mapping[str, Mapping[str, float]]
-"""Agent -> component -> its mean over the agent's turns, of one episode."""
+Steps = Mapping[int, Mapping[str, Assignment]]  # step -> agent -> its policy
+Rewards = Mapping[str, Mapping[str, float]]  # agent -> component -> its mean over the agent's turns, of one episode
 
 
 def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:

@@ -39,8 +39,7 @@ from marl_verl.team import TeamConfig, read_team
 from marl_verl_evaluation import cross_play, weights
 from marl_verl_evaluation.request import MODELS, RESULT, Options, Pairing, Request, check_options
 
-FOLDER = "evaluations"
-"""In a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log."""
+FOLDER = "evaluations"  # in a run directory: NAME.json with the numbers, NAME.jsonl with episodes, NAME.log
 
 TASKS = "data/test.jsonl"
 

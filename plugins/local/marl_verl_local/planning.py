@@ -17,8 +17,7 @@ from marl_verl.run.run_dir import locked
 from marl_verl.run.supervisor import prctl
 from marl_verl_local.process import load
 
-PATIENCE = 2.0
-"""Seconds until a child is interrupted, and killed, if it does not end."""
+PATIENCE = 2.0  # seconds until a child is interrupted, and killed, if it does not end
 
 
 def train(recipe: Path, overrides: list[str], options: argparse.Namespace) -> int:

@@ -57,8 +57,7 @@ class LocalServer:
     """
 
     grammars = False  # whether a completion can be restricted to a grammar
-    version: int | None = None
-    """Version of the weights, which completions carry as `global_steps`."""
+    version: int | None = None  # version of the weights, which completions carry as `global_steps`
     _numbers = itertools.count()
     _settling: "ClassVar[list[LocalServer]]" = []  # those that wait for other tasks
 

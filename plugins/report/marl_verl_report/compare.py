@@ -33,8 +33,7 @@ gain (last - first) or area (mean of all but the first).
 SMALL = ("trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0")
 """First overrides of both arms: a run keeps its metrics only."""
 
-Values = tuple[dict[int, float], dict[int, float]]
-"""Of each arm: seed -> the measured value."""
+Values = tuple[dict[int, float], dict[int, float]]  # of each arm: seed -> the measured value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

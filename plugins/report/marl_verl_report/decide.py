@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 LEVEL = 0.95
 FIRST = 10
-MOST = 10_000
-"""Number of seeds above which none is suggested."""
+MOST = 10_000  # number of seeds above which none is suggested
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from marl_verl_report.decide import Estimate, estimate
 
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 
-Curve = Mapping[float, float]
-"""Step -> value."""
+Curve = Mapping[float, float]  # step -> value
 
 
 def figure(width: float, height: float, columns: int) -> tuple[Any, Any]:

@@ -15,8 +15,7 @@ from marl_verl.errors import MarlError
 from marl_verl.run.reading import read_rows
 from marl_verl.run.run_dir import RunDir
 
-MOST_MEMBERS = 64
-"""Rows of a group that are listed with their returns."""
+MOST_MEMBERS = 64  # rows of a group that are listed with their returns
 
 MEMBER = ("key", "return", "advantage")
 NUMBERS = ("reward", "return", "baseline", "scale", "advantage")

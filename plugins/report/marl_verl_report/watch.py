@@ -30,11 +30,9 @@ from marl_verl.run.terminal import show
 from marl_verl_report import overview, report, steps
 from marl_verl_report.human import Human, Page
 
-PERIOD = 0.25
-"""Seconds between two looks at the run directory."""
+PERIOD = 0.25  # seconds between two looks at the run directory
 
-HEARTBEAT = 10.0
-"""Maximum seconds between two events: a closed browser is noticed when one is sent."""
+HEARTBEAT = 10.0  # maximum seconds between two events: a closed browser is noticed when one is sent
 
 WATCHED = ("metrics.jsonl", "journals", "episodes", "rows", "summary.json", STARTS, "config.yaml")
 LOCAL = "127.0.0.1"

@@ -33,8 +33,7 @@ CONTROL = (AssertionError, StopIteration, StopAsyncIteration)
 """Exceptions of a program that a test sees as RuntimeError: `map` in a test would end at a StopIteration, and pass."""
 NICE = 5
 STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2, "/dev/fd/0": 0, "/dev/fd/1": 1, "/dev/fd/2": 2}
-POOL = 4
-"""Processors that a program sees at most: a pool has a process, or some threads, for each."""
+POOL = 4  # processors that a program sees at most: a pool has a process, or some threads, for each
 
 
 def limit(request: dict[str, Any], processes: bool) -> None:

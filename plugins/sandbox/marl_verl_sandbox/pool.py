@@ -28,15 +28,12 @@ package.__path__ = [sys.argv[3]]
 from marl_verl_sandbox import template
 template.main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2], sys.argv[4:])
 """
-PACKAGES = ("numpy", "sympy", "mpmath")
-"""What a program may import beside the standard library, where it is installed."""
+PACKAGES = ("numpy", "sympy", "mpmath")  # what a program may import beside the standard library, where it is installed
 PATIENCE = 30.0  # seconds for a guard to end a program; the kernel does it in milliseconds
 
 
-Seconds = Annotated[float, Interval(gt=0, le=3600)]
-"""Type of an option that limits the time of a run."""
-Megabytes = Annotated[int, Ge(64)]
-"""Type of an option that limits the memory of a run: Python itself needs 64 MB."""
+Seconds = Annotated[float, Interval(gt=0, le=3600)]  # type of an option that limits the time of a run
+Megabytes = Annotated[int, Ge(64)]  # type of an option that limits the memory of a run: Python itself needs 64 MB
 
 
 class SandboxError(RuntimeError):

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 from marl_verl_sandbox.kernel import call
 
-Numbers = tuple[int | None, int | None]
-"""Of a system call on (x86_64, aarch64)."""
+Numbers = tuple[int | None, int | None]  # of a system call on (x86_64, aarch64)
 
 # execve would make the process dumpable, and there is nothing to execute in `isolated`. A program is one session and
 # one process group: `template` slows it as a whole. inotify has a number for each user, which other programs need.
@@ -46,8 +45,7 @@ def _numbers(table: str) -> list[Numbers]:
 
 DENIED, ALONE = _numbers(_DENIED), _numbers(_ALONE)
 SIGNALS: list[Numbers] = [(62, 129), (200, 130), (234, 131)]  # kill, tkill, tgkill
-NEWER = 463
-"""System calls from this number on, of Linux 6.13 and later, are not known here: there is no such call."""
+NEWER = 463  # system calls from this number on, of Linux 6.13 and later, are not known here: there is no such call
 CLONE, CLONE3, OPENAT2, PRLIMIT, SOCKETPAIR = (56, 220), (435, 435), (437, 437), (302, 261), (53, 199)
 OPENS = (((2, None), 1), ((257, 56), 2))  # open, openat, and the place of their flags
 COMMANDS = (  # numbers, argument, its values that are refused

@@ -30,8 +30,7 @@ NOBODY = 65534
 PACKAGES = "/packages"
 PREFIX = "marl-verl-sandbox-"
 READY = b"ready"
-ONE_ARENA = (-8, 1)
-"""M_ARENA_MAX: malloc would reserve 128 MB of the address space for each thread."""
+ONE_ARENA = (-8, 1)  # M_ARENA_MAX: malloc would reserve 128 MB of the address space for each thread
 TICK = 0.1  # seconds between two looks at how many processes and threads a program has
 WEIGHT = 1.25  # factor of the share of the processor between two levels of niceness
 

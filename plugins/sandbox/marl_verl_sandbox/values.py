@@ -15,8 +15,7 @@ from typing import Any
 LONGEST = 1 << 20  # bytes of one message from a program, and of its output
 REQUEST = 1 << 26  # bytes of a program and its test on their way to a guard
 
-DEEPEST = 200
-"""Levels of containers in a value, so that neither side comes near the limit of recursion."""
+DEEPEST = 200  # levels of containers in a value, so that neither side comes near the limit of recursion
 GREATEST = 1 << 63  # larger integers travel as hexadecimal text, which has no limit of digits
 
 
