@@ -72,7 +72,9 @@ class EvaluationPlan:
 def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Sequence[Path] = ()) -> EvaluationPlan:
     """Check an evaluation without writing files. Errors as in `marl_verl.evaluate`."""
     check_run(run, COMPOSED, "config.yaml")
-    check_overrides(overrides)
+    for line, change in zip(overrides, parse_overrides(overrides), strict=True):
+        if not TAKEN.fullmatch(change.key_or_group):
+            raise MarlError(f"'{line}' has no effect on an evaluation (docs/evaluation.md lists what has, and --help)")
     check_options(options)
     files = one_file.files_of_run(run, plugin_files)
     plugins.use_files(files)
@@ -94,7 +96,7 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
         raise MarlError(f"--cross-play needs outcomes of sides, but task set '{team.task.name}' scores the whole team")
     check_scripts(config, evaluated, training=False)
     edited = [Task(**json.loads(row["task"])) for row in request.rows[:1]]
-    tasks = edited or _tasks(run, marl, task_set, overrides, options.tasks)
+    tasks = edited or _tasks(run, marl, task_set, overrides)[: options.tasks]
     rehearse(workflow, tasks[0], evaluated)
     checks.check_machine(run)
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
@@ -123,9 +125,7 @@ def _requested(run: Path, team: TeamConfig, options: Options) -> Request:
     return Request(step, pairings, options, rows=rows)
 
 
-def _tasks(
-    run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str], wanted: int | None
-) -> list[Task]:
+def _tasks(run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str]) -> list[Task]:
     """The run's held-out tasks, or new ones if overrides change `marl.task`. MarlError for tasks of training."""
     if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
@@ -133,16 +133,8 @@ def _tasks(
         if both := trained(read_tasks(run / "data" / "train.jsonl"), tasks, files):
             label = f"{len(both)} of the tasks were used in training, e.g. '{both[0].id}', {shown(both[0].prompt)}"
             raise MarlError(f"{label}: they are not held-out")
-    else:
-        tasks = read_tasks(run / "data" / "test.jsonl")
-    return tasks[:wanted]
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise MarlError for an override that does not affect episodes, or for which there is a command option."""
-    for line, change in zip(overrides, parse_overrides(overrides), strict=True):
-        if not TAKEN.fullmatch(change.key_or_group):
-            raise MarlError(f"'{line}' has no effect on an evaluation (docs/evaluation.md lists what has, and --help)")
+        return tasks
+    return read_tasks(run / "data" / "test.jsonl")
 
 
 def evaluation_config(config: DictConfig, request: Request, models: Mapping[str, str], seed: int | None) -> DictConfig:

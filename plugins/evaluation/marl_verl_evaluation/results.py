@@ -9,9 +9,6 @@ from rich.table import Column, Table
 
 from marl_verl.run.progress import Display
 
-OF_AGENTS = ("turns", "response_length", "read_length", "invalid", "cut_off")
-"""What is printed of an agent beside its rewards."""
-
 
 def results(document: dict[str, Any], display: Display) -> None:
     """Print the scores of team, sides and agents, of a cross-play its matrix and ratings; and totals."""
@@ -37,7 +34,8 @@ def _print_scores(document: dict[str, Any], display: Display) -> None:
             display.print(f"{name.replace('_', ', ')}: {side} {wins}")
     for agent, numbers in document["agents"].items():
         measures = {f"reward {name}": value for name, value in numbers["rewards"].items()}
-        measures |= {name: numbers[name] for name in OF_AGENTS}
+        names = ("turns", "response_length", "read_length", "invalid", "cut_off")
+        measures |= {name: numbers[name] for name in names}
         known = (f"{name} {value:.3g}" for name, value in measures.items() if value is not None)
         display.print(f"agent {agent}, greedy: {', '.join(known)}")
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from marl_verl.errors import check
+from marl_verl.errors import MarlError
 from marl_verl.threads import IN_PROGRESS
 from marl_verl_local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl_local.sampling import Row, sample
@@ -33,13 +33,6 @@ class Completion:
     token_ids: list[int]
     log_probs: list[float]
     extra_fields: dict[str, Any]
-
-
-@check
-def _check_attention(model: Any) -> Iterator[str]:
-    if not getattr(model, "_supports_attention_backend", False):
-        name = type(model).__name__
-        yield f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)"
 
 
 class LocalServer:
@@ -72,7 +65,9 @@ class LocalServer:
     ) -> None:
         self._model, self._tokenizer = model, tokenizer
         self._causal = model.get_base_model() if hasattr(model, "get_base_model") else model
-        _check_attention(self._causal)
+        if not getattr(self._causal, "_supports_attention_backend", False):
+            name = type(self._causal).__name__
+            raise MarlError(f"the local backend does not support {name}: use the verl backend (marl.run.backend=verl)")
         weight = next(model.parameters())
         self._device, self._dtype, self._casts = weight.device, dtype, dtype not in (torch.float32, weight.dtype)
         self._vocabulary = len(tokenizer)
@@ -211,18 +206,11 @@ class LocalServer:
         seen = max(at) + 1
         positions = torch.tensor(at, device=device)
         self._cache.begin_step(torch.arange(len(rows), device=device), positions, seen)
-        mask = torch.arange(seen, device=device) <= positions[:, None] if min(at) + 1 < seen else None
-        logits = (
-            self._causal(
-                input_ids=torch.tensor([[row.last] for row in rows], device=device),
-                position_ids=positions[:, None],
-                attention_mask=None if mask is None else mask[:, None, None],
-                past_key_values=self._cache,
-                use_cache=True,
-            )
-            .logits[:, -1]
-            .float()
-        )
+        mask = torch.arange(seen, device=device) <= positions[:, None, None, None] if min(at) + 1 < seen else None
+        ids, places = torch.tensor([[row.last] for row in rows], device=device), positions[:, None]
+        cached: dict[str, Any] = {"past_key_values": self._cache, "use_cache": True}
+        output = self._causal(input_ids=ids, position_ids=places, attention_mask=mask, **cached)
+        logits = output.logits[:, -1].float()
         logits[:, self._vocabulary :] = -torch.inf
         tokens, log_probs = sample(logits, rows)
         for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):

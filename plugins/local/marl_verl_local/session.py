@@ -161,10 +161,10 @@ def load_model(path: str, settings: DictConfig) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
     from verl.utils.device import get_device_id
 
-    options: dict[str, Any] = OmegaConf.to_container(settings.model.override_config)  # type: ignore[assignment]
+    options: Any = OmegaConf.to_container(settings.model.override_config)
     options |= {"dtype": PrecisionType.to_dtype(settings.rollout.dtype)}
-    options |= {"trust_remote_code": settings.model.trust_remote_code}
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, **options)
+    trust = settings.model.trust_remote_code
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=trust, **options)
     return model.to(get_device_id())
 
 

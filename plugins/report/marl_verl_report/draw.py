@@ -8,8 +8,6 @@ from marl_verl_report.decide import Estimate, estimate
 
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 
-Curve = Mapping[float, float]  # step -> value
-
 
 def figure(width: float, height: float, columns: int) -> tuple[Any, Any]:
     """(figure, its axes); texts of an SVG file are texts, and equal figures are equal files."""
@@ -26,8 +24,8 @@ def save(drawn: Any, path: Path) -> None:
     drawn.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def curves(axes: Any, arms: Mapping[str, Sequence[Curve]], label: str) -> None:
-    """The mean over runs of each arm at the steps that all its runs have, with its 95 % interval as a band."""
+def curves(axes: Any, arms: Mapping[str, Sequence[Mapping[float, float]]], label: str) -> None:
+    """The mean over runs (step -> value) of each arm at the steps that all have, with its 95 % interval as a band."""
     for (name, runs), color in zip(arms.items(), COLORS, strict=False):
         steps = sorted(set.intersection(*(set(run) for run in runs)))
         points = [estimate([run[step] for run in runs]) for step in steps]

@@ -5,7 +5,6 @@ Landlock (Linux 5.13): a process gives up files, and the memory and descriptors 
 that the restricted process has started.
 """
 
-import contextlib
 import ctypes
 import os
 import re
@@ -112,12 +111,6 @@ def drop_capabilities() -> None:
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
     call("capset", header, (ctypes.c_uint32 * 6)())
     call("prctl", NO_NEW_PRIVILEGES, 1, 0, 0, 0)
-
-
-def kill_first(proc: int) -> None:
-    """When memory runs out, the kernel kills this process before others. `proc`: as in `enter`."""
-    with contextlib.suppress(OSError):
-        write("self/oom_score_adj", "1000", proc)
 
 
 def landlock_version() -> int:

@@ -190,7 +190,8 @@ def _become(request: dict[str, Any], start: Start, folder: int, files: list[int]
         os.setsid()
         os.fchdir(folder)
         kernel.call("prctl", kernel.DUMPABLE, 1, 0, 0, 0)
-        kernel.kill_first(start.proc)
+        with contextlib.suppress(OSError):  # when memory runs out, the kernel kills it before others
+            kernel.write("self/oom_score_adj", "1000", start.proc)
         kernel.call("prctl", kernel.DUMPABLE, 0, 0, 0, 0)
         kernel.drop_capabilities()
         if start.readable is not None:

@@ -7,14 +7,11 @@ from marl_verl.api import train, use_installed_verl
 from marl_verl.cli.main import reported
 from marl_verl_scripts.verl_script import translate
 
-EPILOG = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train. Exit codes as `marl-verl`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m marl_verl.main_ppo", description=__doc__, epilog=EPILOG, allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser("python -m marl_verl.main_ppo", description=__doc__, allow_abbrev=False)
+    parser.epilog = "marl-verl train --resume RUN continues a run. docs/from-verl.md has a table of verl's keys."
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="verl's keys, and those of marl.*")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the team, start nothing")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

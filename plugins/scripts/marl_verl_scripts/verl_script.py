@@ -220,13 +220,11 @@ def _set_algorithm(script: Script) -> bool:
 def _set_reward(script: Script) -> None:
     """The score function, its sandbox, DAPO's penalty for long responses, and its filter of groups."""
     name = script.values.pop(f"{FUNCTION}.name", None) or "compute_score"
-    if path := script.values.get(f"{FUNCTION}.path"):
+    if path := script.values.pop(f"{FUNCTION}.path", None):
         script.put("marl.task.reward", f"{path}:{name}")
-        del script.values[f"{FUNCTION}.path"]
-    if url := script.values.get("reward.sandbox_fusion.url"):
+    if url := script.values.pop("reward.sandbox_fusion.url", None):
         script.put("marl.run.sandbox", f"external:{url}")
-        del script.values["reward.sandbox_fusion.url"]
-    script.drop("reward.sandbox_fusion.url", "reward.sandbox_fusion.max_concurrent")
+    script.drop("reward.sandbox_fusion.max_concurrent")
     enable, length, factor = (f"{BUFFER}.{name}" for name in ("enable", "len", "penalty_factor"))
     longest = "reward.reward_kwargs.max_resp_len"
     if not script.values.get(enable):
