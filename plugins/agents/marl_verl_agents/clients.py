@@ -41,8 +41,8 @@ APIS: Mapping[str, Any] = {
     "/responses": responses,
     "/messages": anthropic_messages,
 }
-BASE_URL = "http://team/v1"  # never resolved: no request leaves the process
-ARGUMENTS: dict[str, Any] = {"base_url": BASE_URL, "api_key": "none", "max_retries": 0}  # a retry would be another act
+# the host is never resolved: no request leaves the process; a retry would be another act
+ARGUMENTS: dict[str, Any] = {"base_url": "http://team/v1", "api_key": "none", "max_retries": 0}
 FINAL = {"x-should-retry": "false"}  # the openai package does not repeat such a response
 IN_LOOP = (
     "a synchronous client would block the event loop, and so the act it waits for: use openai_client(...), or run the "
@@ -213,13 +213,10 @@ _objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 def _uncopied(value: T) -> T:
     """The same object, whose deep copies and pickles in this process are the object itself."""
     value.__deepcopy__ = lambda memo: value  # type: ignore[attr-defined]
-    value.__reduce_ex__ = lambda protocol: _reduced(value)  # type: ignore[method-assign]
-    return value
-
-
-def _reduced(value: Any) -> tuple[Any, ...]:
+    place = os.getpid(), id(value), type(value).__name__
+    value.__reduce_ex__ = lambda protocol: (_restored, place)  # type: ignore[method-assign]
     _objects[id(value)] = value
-    return _restored, (os.getpid(), id(value), type(value).__name__)
+    return value
 
 
 def _restored(process: int, number: int, name: str) -> Any:

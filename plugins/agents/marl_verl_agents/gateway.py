@@ -1,11 +1,5 @@
 """Agents that run by themselves, in a process or a container: URLs whose requests are acts of an episode.
 
-class Terminal(ExternalWorkflow):
-    async def run(self, task, endpoints):
-        environ = endpoints["coder"].environ
-        done = await process("my-agent", "--task", task.prompt, environ=environ, seconds=600)
-        return done.output
-
     http://127.0.0.1:PORT/e/TOKEN/AGENT/v1     of an agent in an episode, for OpenAI's API
     http://127.0.0.1:PORT/e/TOKEN/AGENT        the same, for Anthropic's
 

@@ -39,11 +39,8 @@ Learnt = tuple[dict[str, float], list[int]]  # a finished update: its metrics, a
 
 class Dispatch:
     """Keeps up to `limit` tasks in flight, from their dispatch until the trainer has processed their rows. `fetch`
-    returns the next batch of the data and never runs out.
-
-    A checkpoint stores the tasks in flight and those fetched but not dispatched, which a resumed run dispatches again
-    with the same uids: every task of the data is used once.
-    """
+    returns the next batch of the data and never runs out. A checkpoint stores the tasks in flight and those fetched,
+    which a resumed run dispatches again with the same uids: every task of the data is used once."""
 
     def __init__(self, fetch: Callable[[], list[Task]], limit: int) -> None:
         self.limit, self._fetch, self._batches = limit, fetch, 0

@@ -1,5 +1,4 @@
-"""Evaluations (`marl-verl eval`): `plan` checks one before any process is started or file is written, `launch` runs it
-and stores its result in the run directory, and `results` prints it."""
+"""Evaluations: `plan` checks one before a process is started or a file is written, `launch` runs and stores it."""
 
 import dataclasses
 import itertools

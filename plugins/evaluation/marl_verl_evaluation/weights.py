@@ -1,8 +1,4 @@
-"""Who acts in an evaluation with which weights.
-
-Swaps are applied before `untrained`: with `--swap a=b --untrained a` agent a has the initial model of b's policy. A
-swap exchanges only policies; instructions, role reward and sampling remain with the agent.
-"""
+"""Who acts in an evaluation with which weights (docs/evaluation.md). Swaps are applied before `untrained`."""
 
 import itertools
 from collections.abc import Mapping, Sequence

@@ -192,10 +192,8 @@ def _dtype(folder: Path) -> str:
 
 
 def assembled(folder: Path) -> dict[str, Any]:
-    """Assemble the tensors of a policy's folder in a checkpoint: name in the model -> tensor, in the dtype of training.
-
-    `verl.model_merger` would convert them to bfloat16. MarlError if a shard cannot be read or is not in FSDP's format.
-    """
+    """The tensors of a policy's folder in a checkpoint, by name, in the dtype of training: `verl.model_merger` would
+    convert them to bfloat16. MarlError if a shard cannot be read or is not in FSDP's format."""
     from torch.distributed.tensor import DTensor
 
     world = int(read_json(folder / "fsdp_config.json")["world_size"])

@@ -39,10 +39,8 @@ class RowCache:
         self._seen = 0
 
     def reserve(self, rows: int, length: int, limit: int) -> None:
-        """Have room for `length` tokens of the first rows, which keep what is stored.
-
-        If there is not, some more is reserved: for rows to come, and for tokens up to `limit`.
-        """
+        """Have room for `length` tokens of the first rows, which keep what is stored. If there is not, some more is
+        reserved: for rows to come, and for tokens up to `limit`."""
         if rows <= self._places and length <= self._length:
             return
         self._places = rows + (rows // 4 if self._layers else 0)
@@ -98,10 +96,8 @@ def attend(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention with a `RowCache`. `query`: [rows, heads, tokens, size]; a mask only for a single token.
-
-    MarlError for attention that is not softmax(query key^T scaling) over all positions.
-    """
+    """Attention with a `RowCache`. `query`: [rows, heads, tokens, size]; a mask only for a single token. MarlError for
+    attention that is not softmax(query key^T scaling) over all positions."""
     if softcap is not None or s_aux is not None or (sliding_window or key.shape[2]) < key.shape[2]:
         name = type(module).__name__
         raise MarlError(f"{name} has attention that the local backend lacks: use the verl backend (marl.run.backend)")

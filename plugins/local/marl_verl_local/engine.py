@@ -86,11 +86,8 @@ class PlainEngineWithValueHead(PlainEngine, FSDPEngineWithValueHead):
 
 
 def save_as_shards(mesh: DeviceMesh, module: Any, optimizer: Any) -> None:
-    """Let them save and load the state of one FSDP2 rank, so that a run continues on either backend.
-
-    Tensors are DTensors sharded along dimension 0, each whole on a mesh of one rank. Scalars, such as a count of steps,
-    and buffers stay as they are, as under FSDP2.
-    """
+    """Let them save and load the state of one FSDP2 rank, so that a run continues on either backend: tensors as
+    DTensors sharded along dimension 0, each whole on a mesh of one rank; scalars and buffers as they are."""
 
     def wrap(tensor: torch.Tensor) -> torch.Tensor:
         return DTensor.from_local(tensor.detach(), mesh, [Shard(0)], run_check=False) if tensor.dim() else tensor
@@ -149,11 +146,8 @@ def quick() -> Iterator[None]:
 
 
 class LocalWorkers(PolicyWorker):
-    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one.
-
-    New adapters are initialised from torch's global generator: seed it before `init_model`. A reference without a
-    precision of its own has the actor's.
-    """
+    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one. New
+    adapters are initialised from torch's global generator: seed it before `init_model`."""
 
     @environment()
     def __init__(self, config: DictConfig, reference: bool = False) -> None:

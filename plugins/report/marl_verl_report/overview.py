@@ -43,11 +43,11 @@ def read(folder: Path) -> Run:
         records = StoredRun(folder).metrics
         starts = read_json(folder / STARTS) if (folder / STARTS).is_file() else []
         plugins = read_json(folder / "plugins.json") if (folder / "plugins.json").is_file() else []
-        used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None}
-        used |= {"training": {TOTAL: total, "data.train_batch_size": OmegaConf.select(config, "data.train_batch_size")}}
         trained = [name for name, policy in marl["policies"].items() if not (policy or {}).get("frozen")]
         rate = "policies.{}.actor_rollout_ref.actor.optim.lr"
-        used["training"]["learning rate"] = {name: OmegaConf.select(config, rate.format(name)) for name in trained}
+        training = {TOTAL: total, "data.train_batch_size": OmegaConf.select(config, "data.train_batch_size")}
+        training |= {"learning rate": {name: OmegaConf.select(config, rate.format(name)) for name in trained}}
+        used = {name: value for name in SECTIONS if (value := marl.get(name)) is not None} | {"training": training}
         tasks = folder / "data" / "test.jsonl"
         held_out = read_text(tasks).count("\n") if tasks.is_file() else marl["task"].get("test_size") or 0
         algorithm = ""  # every option, with its default where the recipe does not set it

@@ -64,11 +64,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def write(folders: Sequence[Path], output: Path, tasks: int, plugin_files: Sequence[Path] = ()) -> int:
-    """Write the report of runs; returns its size in bytes. MarlError: no run, a damaged file, or no place to write.
-
-    It has the episodes of up to `STEPS` stored steps of each run and kind, at equal distances, of each step its first
-    `tasks` tasks.
-    """
+    """Write the report of runs, with the first `tasks` tasks of each of up to `STEPS` stored steps; returns its size in
+    bytes. MarlError: no run, a damaged file, or no place to write."""
     runs, packed = [], dict[str, str]()
     for at, (folder, name) in enumerate(zip(folders, distinct(folders), strict=True)):
         overview.use(folder, plugin_files)

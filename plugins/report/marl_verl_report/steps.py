@@ -28,10 +28,8 @@ def stored(folder: Path) -> dict[str, dict[int, Path]]:
 
 
 def read(folder: Path, kind: str, step: int, most: int | None = None) -> dict[str, Any]:
-    """A stored step as JSON value, with the episodes of at most `most` tasks, the first ones, and as many failures.
-
-    The run's plugin files are in use (`use_plugin_files`). MarlError: the step is not stored, or its files are damaged.
-    """
+    """A stored step of a run in `overview.use` as JSON value, with the episodes of at most `most` tasks, the first
+    ones, and as many failures. MarlError: its files are damaged."""
     file = read_episodes(stored(folder)[kind][step])
     explained, problem = _explained(folder, step) if kind == "train" else (None, None)
     return {"kind": kind, **of_file(file, most, explained, problem)}

@@ -1,8 +1,7 @@
 """What the Linux kernel offers to confine a process: namespaces, mounts, capabilities, Landlock. Standard library only.
 
-Landlock (Linux 5.13): a process gives up files, and the memory and descriptors of every other process, for good. Tier
-`limits` uses it. The kernel then also refuses ptrace and /proc/PID/mem, fd, environ, maps of all processes but those
-that the restricted process has started.
+Landlock (Linux 5.13), in tier `limits`: a process gives up files for good, and the kernel then also refuses ptrace and
+/proc/PID/mem, fd, environ, maps of all processes but those that the restricted process has started.
 """
 
 import ctypes

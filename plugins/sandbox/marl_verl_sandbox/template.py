@@ -1,9 +1,8 @@
 """The process from which every process of the sandbox is forked: a clean Python that has seen no task and no answer.
 
-The caller starts it once, with an empty environment and no descriptors but one socket, and sends five descriptors over
-it for each program: a connection, the program's channel, its standard input, output and error output. The template
-forks a guard, which reads the request, enters new namespaces (tier `isolated`), forks the program's process, and ends
-it with all that it has started when the caller closes the connection. Standard library only.
+The caller starts it once and sends five descriptors for each program: a connection, the program's channel, its standard
+input, output and error output. The template forks a guard, which reads the request, enters new namespaces (tier
+`isolated`), forks the program's process, and ends it with all that it has started. Standard library only.
 """
 
 import contextlib
@@ -256,11 +255,8 @@ def _read(path: str, folder: int) -> str:
 
 
 def remove(folder: int) -> None:
-    """Remove what is in an open folder, and the folder where it now is; also one with thousands of nested folders.
-
-    It is removed by its descriptor, never by a path, which a program may rename. Folders in it are emptied by moving
-    what is in them up. No link is followed.
-    """
+    """Remove what is in an open folder, and the folder where it now is: by its descriptor, not by a path, which a
+    program may rename. Folders in it, also thousands of nested ones, are emptied by moving what is in them up."""
     number = 0
     while names := os.listdir(folder):
         for name in names:

@@ -1,8 +1,7 @@
 """verl's score of programs (data sources codecontests, apps, codeforces, taco) in our own sandbox.
 
-verl sends each test of a program to a Sandbox Fusion server and compares the output. Here the same functions of verl
-run, with this sandbox in place of the request: verl extracts the program, makes the call of `fn_name`, compares the
-output, and counts the first ten tests. 10 s a test, as in verl.
+The same functions of verl run, with this sandbox in place of a request to a Sandbox Fusion server: verl extracts the
+program, makes the call of `fn_name`, compares the output, and counts the first ten tests. 10 s a test, as in verl.
 
 Uses verl internals: `sandbox_fusion.compute_score`, and what it calls in `sandbox_fusion.utils`.
 """

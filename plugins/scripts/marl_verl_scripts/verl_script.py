@@ -146,11 +146,8 @@ class Script:
 
 
 def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """(recipe, overrides of it, settings that were dropped) for a verl script's overrides.
-
-    MarlError for an override that is not in Hydra's grammar, or an unknown estimator. Composing the recipe refuses all
-    other keys that cannot be honoured.
-    """
+    """(recipe, overrides of it, settings that were dropped) for a verl script's overrides. MarlError for an override
+    that is not in Hydra's grammar, or an unknown estimator."""
     script = Script(overrides)
     _move(script)
     critic = _set_algorithm(script)
