@@ -12,10 +12,17 @@ from marl_verl.run.progress import Display
 
 def results(document: dict[str, Any], display: Display) -> None:
     """Print the scores of team, sides and agents, of a cross-play its matrix and ratings; and totals."""
-    if "pairings" in document:
-        _print_pairings(document, display)
-    else:
+    if "pairings" not in document:
         _print_scores(document, display)
+    elif document["sides"]:
+        _print_sides(document, display)
+    elif edit := document["settings"].get("edit"):
+        title = f"{edit[1]} of episode {edit[0]} says {line(edit[2], 60)}: step {document['step']} continues"
+        _print_differences(document["pairings"], title, "", display)
+    else:
+        *_, last = document["pairings"]
+        title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
+        _print_differences(document["pairings"], title, "beside ", display)
     failed = "".join(f", {count} {reason}" for reason, count in document["failed_reasons"].items())
     display.print(
         f"{document['failed']} of {document['attempts']} attempts failed{failed}; "
@@ -55,19 +62,6 @@ def _scores(document: dict[str, Any]) -> Table:
     for name in document.get("answer", {}):
         table.add_row(name, *(f"{scores.get('answer', {}).get(name, 0.0):.3f}" for scores in columns.values()))
     return table
-
-
-def _print_pairings(document: Mapping[str, Any], display: Display) -> None:
-    """Print the numbers of a cross-play."""
-    if document["sides"]:
-        _print_sides(document, display)
-    elif edit := document["settings"].get("edit"):
-        title = f"{edit[1]} of episode {edit[0]} says {line(edit[2], 60)}: step {document['step']} continues"
-        _print_differences(document["pairings"], title, "", display)
-    else:
-        *_, last = document["pairings"]
-        title = f"rewards in {last['row']} beside {last['column']}, and minus those beside earlier partners"
-        _print_differences(document["pairings"], title, "beside ", display)
 
 
 def _print_differences(pairings: Sequence[Mapping[str, Any]], title: str, beside: str, display: Display) -> None:
