@@ -20,9 +20,8 @@ from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.episode import Run
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet
+from plugins.agents.tests.test_openai_clients import ASK, TASK, Slow
 
-TASK = Task("t", "2 + 2?")
-ASK: Any = [{"role": "user", "content": "2 + 2?"}]
 ADD: Any = {"name": "add", "description": "adds", "input_schema": {"type": "object", "properties": {}}}
 CALLS = {"content": "so", "tool_calls": [{"name": "add", "arguments": {"b": 2, "a": 2}}], "reasoning_content": "hm"}
 
@@ -52,15 +51,6 @@ def sampled(do: Callable[[Endpoints], Awaitable[Any]], replies: Any = "4", episo
         return await Independent(episodes).sample(context)
 
     return asyncio.run(go())
-
-
-class Slow(ScriptedContext):
-    """The judge answers after a minute."""
-
-    async def act(self, act: Any, *arguments: Any, **more: Any) -> Any:
-        if act.agent == "judge":
-            await asyncio.sleep(60)
-        return await super().act(act, *arguments, **more)
 
 
 def one(sample: Sample) -> Any:
@@ -176,8 +166,9 @@ def test_a_request_in_progress_ends_with_its_episode() -> None:
     outside, tasks = contextvars.Context(), []  # type: ignore[var-annotated]
 
     async def go() -> None:
-        policy = ScriptedPolicy({"solver": "4", "judge": "yes"})
-        one(await Independent(1).sample(Slow(Does(do), TASK, policy, tasks=Whole())))
+        context = Slow(Does(do), TASK, ScriptedPolicy({"solver": "4", "judge": "yes"}), tasks=Whole())
+        context.late = (2,)
+        one(await Independent(1).sample(context))
         await asyncio.wait_for(tasks[0], 5)
 
     asyncio.run(go())

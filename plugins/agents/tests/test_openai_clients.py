@@ -25,7 +25,7 @@ TASK = Task("t", "2 + 2?")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ADD: Any = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
 CALLS = {"content": "so", "tool_calls": [{"name": "add", "arguments": {"a": 2}}], "reasoning_content": "2 and 2"}
-ASK: Any = [{"role": "user", "content": "2 + 2?"}]
+ASK: Any = [USER]
 
 
 class Does(Workflow):
@@ -287,7 +287,7 @@ def test_a_reply_with_other_white_space_continues_as_it_was_sampled(path: str, k
 
 
 class Slow(ScriptedContext):
-    """Policies that do not answer requests whose number is in `late`."""
+    """Policies that do not answer requests whose number, from 1, is in `late`."""
 
     late: tuple[int, ...] = ()
 

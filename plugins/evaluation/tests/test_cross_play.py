@@ -15,13 +15,13 @@ from marl_verl_evaluation.cross_play import differences, pair, pairing_result
 from marl_verl_evaluation.elo import SCALE, WIDTH, ratings
 from marl_verl_evaluation.request import Assignment, Options, Pairing, Request
 from marl_verl_evaluation.results import results
-from omegaconf import OmegaConf
 from rich.console import Console
 
 from marl_verl.backend.protocol import Report
 from marl_verl.errors import MarlError
 from marl_verl.run.progress import Display
 from marl_verl.team import TeamConfig, read_team
+from plugins.evaluation.tests.test_evaluation import Trainer
 
 
 def _team(agents: Mapping[str, tuple[str, str | None]], frozen: tuple[str, ...] = ()) -> TeamConfig:
@@ -77,22 +77,17 @@ def test_the_numbers_of_a_pairing_are_those_of_its_games() -> None:
     assert found["outcome_interval"]["red"] == pytest.approx((-1.96, 1.96))
 
 
-class _Trainer:
-    """The parts of a trainer that a cross-play uses: the stronger policy wins by its step."""
+class _Trainer(Trainer):
+    """The stronger policy wins by its step."""
 
     def __init__(self) -> None:
-        marl = {"rollout": {"keep_episodes": 4}, "validation": {"options": {"episodes": 1}}}
-        self.config = OmegaConf.create({"marl": marl})
-        self.data, self.step = types.SimpleNamespace(held_out=["0", "1"]), 20
-        self.rollouts, self.records = self, self
+        super().__init__()
+        self.config.marl.validation.options.episodes = 1
+        self.data, self.step, self.rollouts = types.SimpleNamespace(held_out=["0", "1"]), 20, self
         self.seeds: list[int] = []
-        self.checked = 0
 
     def assign(self, policies: dict[str, str]) -> None:
         self.policies = policies
-
-    def check_failures(self, reports: list[Any]) -> None:
-        self.checked += len(reports)
 
     def sample(self, tasks: Any, step: int, validate: bool) -> Any:
         assert validate
