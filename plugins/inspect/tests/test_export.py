@@ -6,11 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from marl_verl_inspect.export import assembled
 from omegaconf import OmegaConf
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.cli.main import main
+from marl_verl.config.compose import compose, with_overrides
+from marl_verl.config.resolve import resolve
+from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
+from tests.verl_actor import cpu_verl, make_model
 
 RECIPE = """
 defaults: [marl_trainer, _self_]
@@ -33,13 +43,6 @@ TOKENS = [[3, 9, 4, 12, 7, 5, 11, 6]]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a policy that trained all of its weights and one with an adapter, both moved, at steps 4 and 8."""
-    import torch
-
-    from marl_verl.config.compose import compose, with_overrides
-    from marl_verl.config.resolve import resolve
-    from marl_verl.config.stored import team_of
-    from tests.verl_actor import cpu_verl, make_model
-
     root = tmp_path_factory.mktemp("runs")
     make_model(root / "model")
     recipe = root / "recipe.yaml"
@@ -77,8 +80,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _log_probs_of_verl(worker: Any) -> list[float]:
     """What the module of training gives for TOKENS, at the step that was saved last."""
-    import torch
-
     module = worker.actor.engine.module
     module.eval()
     with torch.no_grad():
@@ -87,17 +88,12 @@ def _log_probs_of_verl(worker: Any) -> list[float]:
 
 
 def _chosen(logits: Any) -> list[float]:
-    import torch
-
     found = torch.log_softmax(logits[0, :-1].float(), dim=-1)
     return [float(found[place, token]) for place, token in enumerate(TOKENS[0][1:])]
 
 
 def _log_probs(folder: Path) -> list[float]:
     """What plain transformers gives."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     with torch.no_grad():
         return _chosen(AutoModelForCausalLM.from_pretrained(folder)(input_ids=torch.tensor(TOKENS)).logits)
 
@@ -119,8 +115,6 @@ def _export(run: Path, policy: str, output: Path, *arguments: str) -> int:
 def test_it_gives_the_log_probs_of_training(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, more: list[str], kind: str
 ) -> None:
-    from transformers import AutoTokenizer
-
     assert _export(run, policy, tmp_path / "new" / "out", *more) == 0
     assert f"policy {policy} of step 8 as {kind}" in capsys.readouterr().out
     folder = tmp_path / "new" / "out"
@@ -159,13 +153,6 @@ def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(ru
 @pytest.mark.slow
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_shards_of_several_ranks_are_put_together(tmp_path: Path, replicas: int) -> None:
-    import torch
-    import torch.distributed
-    from marl_verl_inspect.export import assembled
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
     world, outer = 2 * replicas, [Replicate()] * (replicas - 1)
     whole = {"uneven": torch.arange(15.0).view(3, 5), "columns": torch.arange(8.0).view(2, 4), "same": torch.ones(3)}
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)

@@ -4,11 +4,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from marl_verl_report import curves
 from marl_verl_testing.rows import algorithm, row
 
 from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.sampling import Failure
+from marl_verl.backend.protocol import Report, TurnCount
 from marl_verl.errors import MarlError
+from marl_verl.run.records import Records
 from marl_verl.tasks.base import wilson
+from marl_verl.trainer.metrics import outcome_metrics, team_metrics, validation_metrics
 
 
 @pytest.mark.parametrize(("successes", "tasks"), [(1, 10), (299, 300)])
@@ -24,24 +29,17 @@ def test_wilson_ends_where_the_score_test_does(successes: int, tasks: int) -> No
 # What the driver makes of the rollout workers' reports
 
 
-def turn(agent: str, read: float) -> Any:
-    from marl_verl.backend.protocol import TurnCount
-
+def turn(agent: str, read: float) -> TurnCount:
     return TurnCount(agent, 1, read, False, False)
 
 
-def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Any:
-    from marl_verl.algo.sampling import Failure
-    from marl_verl.backend.protocol import Report
-
+def reported(successes: Sequence[bool], failures: int = 0, **own: Any) -> Report:
     failed = [Failure(session, "timeout", "the episode took too long") for session in range(failures)]
     return Report("u", "t", len(successes) + failures, successes=list(successes), failures=failed, **own)
 
 
 @pytest.mark.slow
 def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
-    from marl_verl.trainer.metrics import team_metrics
-
     table = RowTable.from_rows([row("q", session, 0, 0, "solver", team=session) for session in range(2)])
     reports = [
         reported(
@@ -63,8 +61,6 @@ def test_a_metric_is_the_mean_over_the_tasks_that_report_it() -> None:
 
 @pytest.mark.slow
 def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
-    from marl_verl.trainer.metrics import validation_metrics
-
     greedy = [reported([True], rewards=[{"a": {"role": 1.0}}]), reported([], failures=1)]
     found = validation_metrics(greedy, [reported([True, False, False, False]), reported([False])])
     assert found == {
@@ -75,10 +71,6 @@ def test_validation_counts_tasks_and_a_failed_one_as_unsolved() -> None:
 
 @pytest.mark.slow
 def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
-    from marl_verl_report import curves
-
-    from marl_verl.trainer.metrics import validation_metrics
-
     greedy = [
         reported([True], set="easy", measures=[{"pass_rate": 1.0}], turns=[turn("a", 3.0)]),
         reported([False], set="hard", measures=[{"pass_rate": 0.5}], turns=[turn("a", 1.0)]),
@@ -103,10 +95,6 @@ def test_metrics_and_curves_are_per_side() -> None:
         {"red": -2.0, "blue": 2.0},
         {"red": 3.0, "blue": 0.0},
     ]
-    from marl_verl_report import curves
-
-    from marl_verl.trainer.metrics import outcome_metrics, validation_metrics
-
     assert outcome_metrics([], []) == {}
     reports = [reported([True], outcomes=[each]) for each in games]
     found = validation_metrics(reports, reports[2:3])
@@ -125,8 +113,6 @@ def test_metrics_and_curves_are_per_side() -> None:
 
 @pytest.mark.slow
 def test_a_run_ends_above_its_share_of_failed_attempts_and_not_at_it() -> None:
-    from marl_verl.run.records import Records
-
     records = object.__new__(Records)
     records._marl = {"rollout": {"max_failed_share": 0.5}}
     records.check_failures([reported([True], failures=1)])
