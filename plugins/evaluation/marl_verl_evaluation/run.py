@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from marl_verl_inspect.export import export
 
+from marl_verl.backend.protocol import Report
 from marl_verl.events import emit
 from marl_verl.files import write_json
 from marl_verl.run.checkpoint import folders
@@ -28,7 +29,6 @@ from marl_verl_evaluation.cross_play import result
 from marl_verl_evaluation.request import MODELS, RESULT, Request
 
 if TYPE_CHECKING:
-    from marl_verl.backend.protocol import Report
     from marl_verl.trainer.loop import Trainer
 
 RESAMPLES = 10_000
@@ -99,7 +99,7 @@ def play_pairings(trainer: "Trainer", request: Request) -> dict[str, Any]:
     }
 
 
-def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | None = None) -> "list[Report]":
+def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | None = None) -> list[Report]:
     """Play a greedy or a sampled pass over the held-out tasks; `pairing` is the number of that of a cross-play."""
     marl, held_out = trainer.config.marl, trainer.data.held_out
     stored = 0 if sampled else int(marl.rollout.keep_episodes)
@@ -114,7 +114,7 @@ def played(trainer: "Trainer", request: Request, sampled: bool, pairing: int | N
     return reports
 
 
-def _scores(greedy: "Sequence[Report]", sampled: "Sequence[Report]", request: Request) -> dict[str, Any]:
+def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Request) -> dict[str, Any]:
     """The team's scores on some tasks, of sides with Wilson's interval over tasks; a failed attempt is unsolved."""
     solved, episodes = [any(report.successes) for report in greedy], request.options.sampled
     scores: dict[str, Any] = {
@@ -168,7 +168,7 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
     return result
 
 
-def agent_metrics(reports: "Sequence[Report]", agent: str) -> dict[str, Any]:
+def agent_metrics(reports: Sequence[Report], agent: str) -> dict[str, Any]:
     """Means of an agent: rewards as in a validation, tokens and shares of its turns (None without turns), turns per
     episode."""
     turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
@@ -187,7 +187,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def totals(reports: "Sequence[Report]", seconds: float) -> dict[str, Any]:
+def totals(reports: Sequence[Report], seconds: float) -> dict[str, Any]:
     """Attempts, the failed ones by reason, and the tokens sampled in all episodes; those of failed ones are unknown.
     `seconds`: the duration of all."""
     failures = Counter(failure.reason for report in reports for failure in report.failures)
