@@ -16,6 +16,21 @@ pytest.importorskip("verl")
 from marl_verl_local import one_rank  # noqa: F401 - before other imports of verl
 
 # isort: split
+from marl_verl_inspect import export as files
+from marl_verl_local import engine
+from marl_verl_local.engine import LocalCritic, LocalWorkers
+from tensordict import TensorDict
+from torch.distributed.fsdp import CPUOffloadPolicy
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import logprobs_from_logits_v2
+from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
+
+from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
+from marl_verl.backend.learning.critic import Critic
+from marl_verl.backend.learning.workers import CriticWorker, PolicyWorker
 from tests.verl_actor import TALK
 
 pytestmark = pytest.mark.slow
@@ -45,8 +60,6 @@ def has_reference(config: Any) -> bool:
 
 def fsdp2(config: Any, role: str) -> Any:
     """The worker that the verl backend starts in a Ray actor."""
-    from marl_verl.backend.learning.workers import PolicyWorker
-
     with open_dict(config):
         config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.mixed_precision
     worker = PolicyWorker(config=config, role=role)
@@ -55,8 +68,6 @@ def fsdp2(config: Any, role: str) -> Any:
 
 
 def local(config: Any, role: str) -> Any:
-    from marl_verl_local.engine import LocalWorkers
-
     return LocalWorkers(config, has_reference(config))
 
 
@@ -81,9 +92,6 @@ def update(actor: Actor, rows: Pairs | Sequence[Row] = PAIRS, updates: int = 2) 
 
 def batch(pairs: Pairs, **columns: list[torch.Tensor]) -> Any:
     """Rows as workers get them, with more fields of their response tokens."""
-    from tensordict import TensorDict
-    from verl.utils import tensordict_utils as tu
-
     ones = [torch.ones(len(response), dtype=torch.int64) for _, response in pairs]
     fields = {
         "prompts": [torch.tensor(prompt) for prompt, _ in pairs],
@@ -136,9 +144,6 @@ CASES: dict[str, tuple[str, ...]] = {"lora and reference": (*LORA, *KL), "bfloat
 
 @pytest.mark.parametrize("case", CASES)
 def test_updates_equal_those_of_fsdp2(verl_model: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch.distributed.fsdp import CPUOffloadPolicy
-    from verl.workers.engine.fsdp import transformer_impl
-
     # verl pins the memory of a reference, for which torch needs a GPU
     monkeypatch.setattr(transformer_impl, "CPUOffloadPolicy", lambda pin_memory: CPUOffloadPolicy(pin_memory=False))
     results, trained = [], []
@@ -169,8 +174,6 @@ def actors(verl_model: Path) -> tuple[list[Actor], dict[str, torch.Tensor]]:
 
 
 def test_losses_are_all_of_verl_and_marl_verl() -> None:
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-
     assert set(MODES) == {mode for mode in POLICY_LOSS_REGISTRY if not mode.startswith("marl:")} - {"bypass_mode"}
     assert set(LOSSES) == {*plugins.discover().names("losses")} - {"verl"}
 
@@ -178,8 +181,6 @@ def test_losses_are_all_of_verl_and_marl_verl() -> None:
 @pytest.mark.parametrize("loss", [*LOSSES, *MODES, "cubed"])
 def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """From rows of a tree of conversations, which share prefixes unless the loss forbids it."""
-    from verl.trainer.ppo import core_algos
-
     monkeypatch.setitem(core_algos.POLICY_LOSS_REGISTRY, "cubed", cubed)
     mode = (loss,) if loss in LOSSES else ("verl", f"{POLICY_LOSS}.loss_mode={loss}", f"{POLICY_LOSS}.dro_beta=0.1")
     (workers, initial), results = actors, []
@@ -195,9 +196,6 @@ def test_every_loss_updates_as_on_fsdp2(actors: Any, loss: str, monkeypatch: pyt
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl_local import engine
-    from verl.utils.torch_functional import logprobs_from_logits_v2
-
     monkeypatch.setattr(engine, "CHUNK", 70)
     logits = torch.randn(9, 33, generator=torch.Generator().manual_seed(0)).mul(9).to(dtype)
     labels, results = torch.arange(9) * 3, []
@@ -210,12 +208,6 @@ def test_log_probs_are_those_of_verls_function(dtype: torch.dtype, monkeypatch: 
 
 
 def test_rows_of_tensors_are_those_of_verls_functions() -> None:
-    from marl_verl_local import engine
-    from verl.utils import tensordict_utils as tu
-    from verl.workers.utils.padding import no_padding_2_padding, response_from_nested
-
-    from marl_verl.backend.learning.batches import jagged, of_responses, rows_of_nested
-
     data = batch(PAIRS)
     for rows in ([0, 1, 2, 3], [2, 0]):
         one, other = (select(data, torch.tensor(rows)) for select in (engine.select, tu.index_select_tensor_dict))
@@ -234,12 +226,6 @@ def test_rows_of_tensors_are_those_of_verls_functions() -> None:
 
 
 def test_critic_updates_equal_those_of_fsdp2(verl_model: Path) -> None:
-    from marl_verl_local.engine import LocalCritic
-    from verl.utils import tensordict_utils as tu
-
-    from marl_verl.backend.learning.critic import Critic
-    from marl_verl.backend.learning.workers import CriticWorker
-
     results = []
     for make in (CriticWorker, LocalCritic):
         config, loss = Critic("one", resolved(verl_model, *CRITIC)[0]).training()
@@ -275,8 +261,6 @@ def state(actor: Actor) -> dict[str, Any]:
     ("overrides", "makers"), [(LORA, (fsdp2, local)), ((), (local, fsdp2))], ids=["lora, to local", "full, from local"]
 )
 def test_checkpoints_continue_on_either_backend(verl_model: Path, overrides: Any, makers: Any, tmp_path: Path) -> None:
-    from marl_verl_inspect import export as files
-
     before, after = (started(make, verl_model, *overrides) for make in makers)
     for _ in range(2):  # the learning rate of the first one is 0
         update(before)
