@@ -107,12 +107,9 @@ class SamplingWorkers:
             found, self._done = self._done, []
             return found
 
-    def close_gate(self, policy: str) -> None:
-        assert policy not in self.servers.closed
-        self.servers.closed.add(policy)
-
-    def open_gate(self, policy: str) -> None:
-        self.servers.closed.remove(policy)
+    def gate(self, policy: str, change: str) -> None:
+        assert (policy in self.servers.closed) == (change == "open")
+        self.servers.closed ^= {policy}
 
 
 def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[str, Any]:

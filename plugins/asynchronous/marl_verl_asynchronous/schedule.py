@@ -191,15 +191,15 @@ class Learner:
         batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
         # servers that sleep during training accept no requests meanwhile
         if self.runtime.sleeps:
-            self._gates.close_gate(self.name)
+            self._gates.gate(self.name, "close")
             self.runtime.sleep()
         size = self.buffer.batch
         part, values = self.runtime.update(batch, updates=None if size is None else len(rows) // size)
         updated = time.monotonic()
         if not self.runtime.sleeps:
-            self._gates.close_gate(self.name)
+            self._gates.gate(self.name, "close")
         self.runtime.sync(version + 1)
-        self._gates.open_gate(self.name)
+        self._gates.gate(self.name, "open")
         values["sync_seconds"] = time.monotonic() - updated
         return [*batch.keys, *part.keys], (values, [version - row.version for row in rows])
 

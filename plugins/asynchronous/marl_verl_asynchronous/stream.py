@@ -34,10 +34,6 @@ class Stream:
             del self._tasks[task]
         return [report for task in finished for report in task.result()]
 
-    def close_gate(self, policy: str) -> None:
-        """Hold requests of a policy, and wait until none is in flight."""
-        ray.get([worker.gate.remote(policy, "close") for worker in self._workers])
-
-    def open_gate(self, policy: str) -> None:
-        """Release the requests of a policy."""
-        ray.get([worker.gate.remote(policy, "open") for worker in self._workers])
+    def gate(self, policy: str, change: str) -> None:
+        """Hold the requests of a policy and wait until none is in flight ("close"), or release them ("open")."""
+        ray.get([worker.gate.remote(policy, change) for worker in self._workers])
