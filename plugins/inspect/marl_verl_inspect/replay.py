@@ -147,8 +147,9 @@ def episode_text(header: Header, episode: Episode, again: Rerun | None) -> str:
         else:
             lines += ["", *_act(record, turns.get(record.act.key), marks, seen, header)]
     lines += ["", *_end(episode, again)]
-    if episode.off_path_turns:
-        lines += ["", *_beside(episode, header)]
+    if beside := sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index)):
+        lines += ["", f"sampled beside it: {count(len(beside), 'turn')}"]
+        lines += [f"  {':'.join(turn.key)}   {_place(turn, header)}: {line(turn.action.text, 60)}" for turn in beside]
     return harmless("\n".join(lines))
 
 
@@ -177,13 +178,10 @@ def _place(turn: Turn, header: Header) -> str:
         parts.append(f"policy {turn.policy}")
     if turn.node is not None and not turn.transition:
         parts.append(f"node {turn.node}" + (f" under {turn.parent}" if turn.parent is not None else " at the root"))
-    return ", ".join([*parts, _rewards(turn)])
-
-
-def _rewards(turn: Turn) -> str:
     if turn.transition:
-        return f"of the transition after {turn.node or 'the root'}"
-    return ", ".join(f"{name} {value:g}" for name, value in sorted(turn.components.items())) or "no reward"
+        return ", ".join([*parts, f"of the transition after {turn.node or 'the root'}"])
+    rewards = [f"{name} {value:g}" for name, value in sorted(turn.components.items())]
+    return ", ".join([*parts, *(rewards or ["no reward"])])
 
 
 def _news(observation: Observation, name: str, old: Observation) -> str:
@@ -221,13 +219,6 @@ def _end(episode: Episode, again: Rerun | None) -> list[str]:
 def _score(result: Episode | Rerun) -> str:
     sides = "".join(f", {side} {outcome:g}" for side, outcome in result.outcomes.items())
     return f"score {result.score:g}{sides}, {'success' if result.success else 'no success'}"
-
-
-def _beside(episode: Episode, header: Header) -> list[str]:
-    """The off-path turns, in a tree with their nodes."""
-    turns = sorted(episode.off_path_turns, key=lambda turn: (turn.session, turn.index))
-    places = (f"  {':'.join(turn.key)}   {_place(turn, header)}: {line(turn.action.text, 60)}" for turn in turns)
-    return [f"sampled beside it: {count(len(turns), 'turn')}", *places]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from marl_verl.threads import ATTACHED, raise_in
+from marl_verl.threads import ATTACHED
 
 _prompt = threading.RLock()  # one thread at a time reads the terminal
 
@@ -49,14 +49,6 @@ class _Debugger(pdb.Pdb):
     def set_quit(self) -> None:
         self._quits = True
         self.set_continue()
-
-
-def interrupt(thread: int) -> None:
-    """Raise KeyboardInterrupt in a thread; what waits in C is interrupted in the main thread only."""
-    if thread != threading.main_thread().ident:
-        raise_in(thread, KeyboardInterrupt)
-        return
-    signal.pthread_kill(thread, signal.SIGINT)
 
 
 @contextmanager

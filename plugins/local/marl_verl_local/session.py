@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +31,9 @@ from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
+from marl_verl.threads import raise_in
 from marl_verl_local.engine import LocalCritic, LocalWorkers
-from marl_verl_local.interrupts import interrupt, interrupted_at_once
+from marl_verl_local.interrupts import interrupted_at_once
 from marl_verl_local.server import LocalServer
 
 K = TypeVar("K")
@@ -81,7 +83,10 @@ class LocalRollouts(RolloutWorker):
 
     def _interrupt(self, reason: str) -> None:
         self._reason = reason
-        interrupt(self._thread)
+        if self._thread == threading.main_thread().ident:  # there it interrupts also what waits in C
+            signal.pthread_kill(self._thread, signal.SIGINT)
+        else:
+            raise_in(self._thread, KeyboardInterrupt)
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
         played: list[tuple[Report, Tensors]] = []
