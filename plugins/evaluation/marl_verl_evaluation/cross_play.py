@@ -166,8 +166,9 @@ def pairing_result(
 
 
 def differences(pairings: Sequence[Pairing], rewards: Sequence[Sequence[Sequence[Rewards]]]) -> dict[str, Any]:
-    """The numbers of each pairing: mean rewards, and their differences to the last pairing. `rewards`: of each pairing,
-    task and episode; failed episodes are missing, and so is a task without others."""
+    """The numbers of each pairing: mean rewards, and their differences to the last pairing, beside the last partner or
+    with the edited act: mean over tasks (of an edit: sessions) of (reward in the last pairing - reward in this one).
+    `rewards`: of each pairing, task and episode; failed episodes are missing, and so is a task without others."""
     partner = pairings[-1].column.rpartition("@")[0]
     values = [_by_task(tasks, partner) for tasks in rewards]
     results = []

@@ -33,7 +33,7 @@ def interval(means: Sequence[float]) -> tuple[float, float] | None:
 
 
 def ratings(games: Mapping[tuple[str, str], tuple[float, int]]) -> dict[str, Any]:
-    """Rate players. `games`: (player of the row, of the column) -> (points of the row, games).
+    """Rate players. `games`: (player of the row, of the column) -> (its wins and half of the draws; games).
 
     Returns `elo`: player -> its rating relative to the first one, whose rating is 0; and `elo_first_side`, what playing
     the row's side is worth, if rows and columns have the same players. Each is a `rating` in Elo points and its 95 %

@@ -4,7 +4,8 @@ With c of n sampled episodes of a task solved, at least one of k episodes drawn 
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
 
-Its mean over tasks has the percentile bootstrap's interval (Efron and Tibshirani 1993, section 13.3).
+It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks; the percentile
+bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
 """
 
 import itertools
@@ -145,8 +146,11 @@ def pass_at_k(episodes: int, solved: int, k: int) -> float:
 
 
 def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """Bootstrap 95 % confidence interval (low, high) of the mean over tasks; values in [0, 1]. If all are equal, it is
-    a point: then Wilson's interval of a proportion, which has the largest variance of all with the same mean."""
+    """Bootstrap 95 % confidence interval (low, high) of the mean over tasks; values in [0, 1].
+
+    If all values are equal, the bootstrap interval is a point. Then return Wilson's interval of a proportion, which is
+    conservative: of all variables in [0, 1] with the same mean, a binary one has the largest variance.
+    """
     kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     tasks = int(counts.sum())
     if len(kinds) < 2:

@@ -72,7 +72,8 @@ class EpisodeFile:
 
     def episode(self, name: str) -> Episode:
         """The episode with an id. MarlError: no such episode."""
-        check_known(f"episode of {self.source}", name, self.episodes)
+        with user_error(self.source):
+            check_known("episode", name, self.episodes)
         return self.episodes[name]
 
 

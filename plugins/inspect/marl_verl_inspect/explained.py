@@ -125,7 +125,8 @@ class ExplainedRows(list[Record]):
         if row is None:
             return "\n".join([*self.header, "", *self._table()])
         keys = [record["key"] for record in self]
-        check_known(f"row of {self.source or 'the document'}", row, keys)
+        with user_error(self.source):
+            check_known("row", row, keys)
         return "\n".join([*self.header, "", *self._derivation(keys.index(row))])
 
     def _table(self) -> list[str]:

@@ -68,7 +68,8 @@ def _built(kind: str, part: Named) -> Any:
 
 
 async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], episode: Episode) -> Rerun:
-    """Replay an episode. ReplayMismatch or WorkflowError: the workflow departs from the journal or fails."""
+    """Replay an episode. ReplayMismatch or WorkflowError: the workflow departs from the journal or fails. MarlError:
+    the answer cannot be scored."""
     recorded = episode.journal
     calls = Journal(tuple(recorded.calls()), recorded.seed)
     async with Run(workflow, episode.task, list(agents), calls, sealed=True) as run:

@@ -146,8 +146,9 @@ def quick() -> Iterator[None]:
 
 
 class LocalWorkers(PolicyWorker):
-    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one. New
-    adapters are initialised from torch's global generator: seed it before `init_model`."""
+    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one, with
+    the actor's precision if it has none of its own. New adapters are initialised from torch's global generator: seed it
+    before `init_model`."""
 
     @environment()
     def __init__(self, config: DictConfig, reference: bool = False) -> None:
