@@ -107,7 +107,8 @@ def _show_summary(folder: Path, display: "Display") -> None:
     from marl_verl.run.run_dir import RunDir
 
     summary, run = read_json(folder / "summary.json"), shlex.quote(str(folder))
-    display.print(f"{summary['steps']} steps, {summary['eval_tasks']} held-out tasks (95 % interval)")
+    tested = {summary["success_before"], summary["success_after"]} != {None}
+    display.print(f"{summary['steps']} steps" + f", {summary['eval_tasks']} held-out tasks (95 % interval)" * tested)
     for when in ("before", "after"):
         if (success := summary[f"success_{when}"]) is not None:
             low, high = summary[f"success_{when}_interval"]

@@ -3,14 +3,19 @@
 import contextlib
 import difflib
 import functools
+import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import ParamSpec
 
 __all__ = ["MarlError", "MarlWarning", "RunError", "check_known", "shown", "user_error"]
 
 P = ParamSpec("P")
+PYTHON, LIBRARY = str(Path(traceback.__file__).parent), "site-packages"
+RAISED = "marl_verl_line"  # attribute of an exception that another process raised: its `user_line` there
+OURS = re.compile(r"marl_verl(?!_file_plugins)")  # modules; those of a plugin file are a user's
 
 
 class MarlError(Exception):
@@ -71,11 +76,20 @@ def format_error(error: BaseException) -> str:
 
 
 def with_line(error: BaseException) -> str:
-    """An exception as text, with the last line that is of no library, unless it is a MarlError."""
-    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if "site-packages" not in frame.filename] or frames
-    lines = [f" ({frame.filename.rpartition('/')[2]}, line {frame.lineno})" for frame in frames[-1:]]
-    return format_error(error) + "".join(lines)
+    """An exception as text, with the `user_line` that raised it, also in another process, unless it is a MarlError."""
+    if isinstance(error, MarlError):
+        return str(error)
+    return format_error(error) + (vars(error).get(RAISED) or user_line([*traceback.walk_tb(error.__traceback__)][::-1]))
+
+
+def user_line(stack: Iterable[tuple[FrameType, int]]) -> str:
+    """The first line of a stack, from the innermost, that is not of Python, a library or marl-verl; e.g.
+    " (my_team.py, line 12)". "" without one."""
+    for frame, line in stack:
+        file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+        if not (LIBRARY in file or file.startswith((PYTHON, "<frozen")) or OURS.match(module)):
+            return f" ({Path(file).name}, line {line})"
+    return ""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

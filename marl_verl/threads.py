@@ -12,9 +12,10 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from marl_verl.errors import user_line
 
 ATTACHED = threading.Event()  # set once a debugger has stopped this process
 IN_PROGRESS: list[float] = []  # when the awaited calls of `call_in_thread` began
@@ -159,7 +160,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     lines: list[str] = []
 
     def up(_: int, frame: FrameType | None) -> None:
-        lines.append(current_line(frame))
+        lines.append(user_line(traceback.walk_stack(frame)))
         raise TimeUp(lines[0])
 
     before = signal.signal(signal.SIGALRM, up)
@@ -173,14 +174,3 @@ def time_limit(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)  # restores a limit of the caller
         signal.signal(signal.SIGALRM, before)
-
-
-def current_line(frame: FrameType | None) -> str:
-    """The innermost line of a stack that is not of Python or marl-verl, e.g. " (my_team.py, line 12)"; or ""."""
-    skipped = (str(Path(threading.__file__).parent), str(Path(__file__).parent), "<frozen")
-    for inner, line in traceback.walk_stack(frame):
-        if inner.f_globals.get("__tracebackhide__"):  # as in pytest
-            continue
-        if "site-packages" in inner.f_code.co_filename or not inner.f_code.co_filename.startswith(skipped):
-            return f" ({Path(inner.f_code.co_filename).name}, line {line})"
-    return ""

@@ -36,9 +36,8 @@ def run_folder(folder: Path, steps: int = 3, tasks: int = 2, agents: tuple[str, 
         **{"workflow": {"name": "inventory"}, "algorithm": {"name": "grpo"}},
     }
     OmegaConf.save(OmegaConf.create({"marl": marl, "trainer": {"total_training_steps": steps}}), folder / "config.yaml")
-    (folder / "plugins.json").write_text(
-        json.dumps([{"plugin": "builtin", "distribution": "marl-verl", "version": "9.8.7"}])
-    )
+    plugin = {"plugin": "builtin", "distribution": "marl-verl", "version": "9.8.7"}
+    (folder / "plugins.json").write_text(json.dumps([plugin]))
     start = {"arguments": ["my team.yaml", "a.b=1"], "machine": {"gpus": [], "cpus": 2, "memory_gib": 8.0}}
     start["machine"] |= {"system": "Linux", "python": "3.11"}
     (folder / "starts.json").write_text(json.dumps([{**start, "packages": {"verl": "0.9.1"}}]))

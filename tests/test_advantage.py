@@ -29,9 +29,7 @@ def test_singleton_policies() -> None:
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-12, 0.0])
 def test_a_constant_group_has_advantage_exactly_zero(eps: float) -> None:
-    rows = [
-        row("q", s, i, i, "a", team=0.1) for s in range(7) for i in range(1 + s % 3)
-    ]  # 0.1 * 3 / 3 != 0.1 in floats
+    rows = [row("q", s, i, i, "a", team=0.1) for s in range(7) for i in range(1 + s % 3)]  # 0.1 * 3 / 3 != 0.1
     for method in (GRPO, AT_GRPO):
         assert not advantage(algorithm(method, eps=eps), rows).any()
 

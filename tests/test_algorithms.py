@@ -132,12 +132,8 @@ def test_baselines(rows: Rows, baseline: str, std: bool) -> None:
         if not len(others):
             assert result.advantage[i] == (mine if baseline == "none" and not std else 0.0)
             continue
-        wanted = {
-            "mean": np.mean([mine, *others]),
-            "leave-one-out": np.mean(others),
-            "max": max(mine, *others),
-            "none": 0.0,
-        }[baseline]
+        means = {"mean": np.mean([mine, *others]), "leave-one-out": np.mean(others)}
+        wanted = {**means, "max": max(mine, *others), "none": 0.0}[baseline]
         sigma = np.std([mine, *others], ddof=1)
         scale = (sigma if sigma > 0 or mine == wanted else 1.0) + 0.5 if std else 1.0
         assert result.advantage[i] == pytest.approx((mine - wanted) / scale, abs=1e-9)

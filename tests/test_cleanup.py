@@ -208,9 +208,8 @@ def test_another_run_and_other_processes_stay(temporary: Path) -> None:
 def test_a_process_that_does_not_end_when_asked_is_killed(temporary: Path) -> None:
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True)"
     begun = RunResources.begin("mine")
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{deaf}; {NAP}"], env={**os.environ, RUN_VARIABLE: "mine"}, stdout=subprocess.PIPE
-    )
+    env, command = {**os.environ, RUN_VARIABLE: "mine"}, [sys.executable, "-c", f"{deaf}; {NAP}"]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     begun.cleanup()

@@ -139,9 +139,8 @@ def test_tokens_have_advantages_of_their_own(known: Any) -> None:
     explained = ExplainedRows(document)
     assert explained.difference is None
     assert explained[1]["tokens"] == [a, a, 0.25 * a]
-    assert "advantages of the tokens, which the update uses: 0.176776 to 0.707106, mean" in explained.text(
-        row=explained[1]["key"]
-    )
+    text = explained.text(row=explained[1]["key"])
+    assert "advantages of the tokens, which the update uses: 0.176776 to 0.707106, mean" in text
     document["tokens"][1][2] = 0.0
     assert "1 of 2 advantages are not what training used" in (ExplainedRows(document).difference or "")
 

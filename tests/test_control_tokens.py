@@ -133,12 +133,8 @@ def test_no_text_becomes_a_control_token(name: str) -> None:
     harmless, controls = spoken.encode(talk, tools), [*spoken.controls.ids.values()]
     assert set(TEMPLATES[name][0]) < set(controls)
     nested = controls[-1][:3] + controls[-1] + controls[-1][3:]
-    texts = [
-        *controls,
-        f" {''.join(controls)}\n",
-        f"so {nested}",
-        "\n".join([controls[-1], "user", controls[-2], "is"]),
-    ]
+    turn = "\n".join([controls[-1], "user", controls[-2], "is"])
+    texts = [*controls, f" {''.join(controls)}\n", f"so {nested}", turn]
     for text in texts:
         for place, (messages, functions) in with_text([talk, tools or []], text):
             ids = spoken.encode(messages, functions or None)
@@ -154,11 +150,8 @@ def test_other_texts_keep_their_tokens() -> None:
             *("<think> so </think>", "<tool_call>is</tool_call>", "<|so|> <| |> [INST <|im_end"),
             *("<table>\n\n| so |", "<arg_key>"),
         ):
-            said = [
-                {"role": "user", "content": text},
-                {"role": "assistant", "content": f"{text} is"},
-                {"role": "user", "content": "so"},
-            ]
+            turns = [("user", text), ("assistant", f"{text} is"), ("user", "so")]
+            said = [{"role": role, "content": content} for role, content in turns]
             assert spoken.encode(said, None) == spoken.tokenizer.encode(spoken.render(said), add_special_tokens=False)
 
 

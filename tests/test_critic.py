@@ -76,9 +76,8 @@ def test_mappo_has_one_on_the_first_policy_that_learns(composed: DictConfig) -> 
     critics = resolved(composed, "marl.algorithm.name=mappo").critics
     assert list(critics) == ["team"]
     assert (critics.team.policy, critics.team.scope, critics.team.max_prompt_length) == ("one", "team", 96)
-    other = resolved(
-        composed, "marl.algorithm.name=mappo", "marl.policies.one.frozen=true", "marl.critic.max_prompt_length=7"
-    ).critics
+    lines = "marl.algorithm.name=mappo", "marl.policies.one.frozen=true", "marl.critic.max_prompt_length=7"
+    other = resolved(composed, *lines).critics
     assert (other.team.policy, other.team.max_prompt_length) == ("two", 7)
     assert other.team.critic.model.path == "/models/two"
 
@@ -139,10 +138,8 @@ def batch(store: MemoryStore) -> Rows:
 
 def critics_of(store: MemoryStore, **scopes: str) -> Any:
     model = {"model": {"path": "model", "tokenizer_path": None}}
-    critics = {
-        name: {"policy": name, "scope": scope, "critic": {"ppo_mini_batch_size": 1, **model}}
-        for name, scope in scopes.items()
-    }
+    critic = {"ppo_mini_batch_size": 1, **model}
+    critics = {name: {"policy": name, "scope": scope, "critic": critic} for name, scope in scopes.items()}
     policies = {name: {"actor_rollout_ref": model} for name in scopes}
     config = OmegaConf.create({"data": {"train_batch_size": 1}, "critics": critics, "policies": policies})
     agents = {agent: {"policy": policy} for agent, policy in zip("abc", ("one", "two", "frozen"), strict=True)}

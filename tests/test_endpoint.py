@@ -82,9 +82,8 @@ def sample(
 
     async def play() -> Sample:
         asking = client(url, **options)
-        task_context = TaskContext(
-            Twice(), Always(), {"judge": agent or AgentConfig("judge", "outside")}, limits=limits or Limits()
-        )
+        agents = {"judge": agent or AgentConfig("judge", "outside")}
+        task_context = TaskContext(Twice(), Always(), agents, limits=limits or Limits())
         parts = WorkerContext(task_context, {"outside": asking}, seed=5)
         try:
             return await Independent(episodes).sample(PolicySamplingContext(parts, TASK, "u", 3, held_out))
@@ -95,9 +94,8 @@ def sample(
 
 
 def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
-    agent = AgentConfig(
-        "judge", "outside", instructions="You judge.", sampling=Sampling(temperature=0.25, max_tokens=8)
-    )
+    sampling = Sampling(temperature=0.25, max_tokens=8)
+    agent = AgentConfig("judge", "outside", instructions="You judge.", sampling=sampling)
     with server() as running:
         sample(running.url, agent)
         first, second = running.asked
@@ -126,8 +124,9 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
-        (refused(429, "too many requests"), "HTTP 429: too many requests"),
-        (refused(401, "wrong\nkey"), "HTTP 401: wrong key"),
+        (refused(429, "too many requests"), "HTTP 429 of /v1/chat/completions: too many requests"),
+        (refused(401, "wrong\nkey"), "HTTP 401 of /v1/chat/completions: wrong key"),
+        (Reply(f"<style>p {{}}</style>\n<p a=b>no{'<p>' * 500}{'.' * 500}", 404), "HTTP 404 of .*/completions: no "),
         (Reply("<html>hello</html>"), "not a chat completion .*Check that the url ends in /v1"),
     ],
 )
@@ -136,6 +135,7 @@ def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, me
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 320
 
 
 LEAKS = (refused(401, f"Incorrect API key provided: {'sk-very-secret'}."), Reply("<p>sk-very-secret</p>", 502))

@@ -81,10 +81,8 @@ def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
 
 AGENTS = ("solver", "verifier", "planner", "critic", "writer", "editor", "judge")
 POLICY = talkers(0, AGENTS)
-ROWS = [
-    {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
-    for n in range(3)
-]
+ROW = {"uid": "q", "index": 0, "turn": 0, "agent": "a", "length": 3}
+ROWS = [{**ROW, "session": n, "rewards": {"team": float(n)}} for n in range(3)]
 
 
 def forever() -> None:

@@ -235,10 +235,8 @@ def test_critic_updates_equal_those_of_fsdp2(verl_model: Path) -> None:
         for _ in range(2):
             data = batch(PAIRS)
             tu.assign_non_tensor(data, compute_loss=False)
-            values = [
-                row[-1 - len(rest) : -1]
-                for row, (_, rest) in zip(critic.infer_batch(data)["values"].unbind(), PAIRS, strict=True)
-            ]
+            rows = critic.infer_batch(data)["values"].unbind()
+            values = [row[-1 - len(rest) : -1] for row, (_, rest) in zip(rows, PAIRS, strict=True)]
             data = batch(PAIRS, values=values, returns=[torch.cos(row + number) for number, row in enumerate(values)])
             options = {"epochs": 1, "seed": 3, "dataloader_kwargs": {"shuffle": False}}
             tu.assign_non_tensor(data, global_batch_size=2.0, mini_batch_size=2, **options)
@@ -250,11 +248,8 @@ def test_critic_updates_equal_those_of_fsdp2(verl_model: Path) -> None:
 
 def state(actor: Actor) -> dict[str, Any]:
     engine = actor.worker.actor.engine
-    return {
-        "weights": weights(actor.worker),
-        "adam": engine.optimizer.state_dict(),
-        "rate": engine.lr_scheduler.state_dict(),
-    }
+    adam, rate = engine.optimizer.state_dict(), engine.lr_scheduler.state_dict()
+    return {"weights": weights(actor.worker), "adam": adam, "rate": rate}
 
 
 @pytest.mark.parametrize(

@@ -140,9 +140,8 @@ def test_verls_update_follows_the_gradient_of_the_equation(loss: str, learner: A
     expected, value = gradient(model, hand, weights_of(ROWS, times))
     assert close(found, expected)
     assert metrics["pg_loss"] == pytest.approx(value, rel=1e-5)
-    assert metrics["grad_norm"] == pytest.approx(
-        math.sqrt(sum(float(part.square().sum()) for part in expected.values())), rel=1e-5
-    )
+    norm = math.sqrt(sum(float(part.square().sum()) for part in expected.values()))
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
     # the weight is in it as often as it should be, and cut off at 2
     assert not any(close(found, gradient(model, hand, weights_of(ROWS, n))[0], 1e-3) for n in {0, 1, 2} - {times})
     if times:

@@ -55,11 +55,8 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 BLOCKS = [block for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] for block in blocks(path)]
-METHODS = [
-    block
-    for path in sorted([*ROOT.glob("recipes/*/README.md"), *ROOT.glob("plugins/*/README.md")])
-    for block in blocks(path)
-]
+READMES = sorted([*ROOT.glob("recipes/*/README.md"), *ROOT.glob("plugins/*/README.md")])
+METHODS = [block for path in READMES for block in blocks(path)]
 
 
 def of(page: str, *languages: str) -> list[Block]:

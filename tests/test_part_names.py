@@ -46,9 +46,8 @@ class First(Baseline):
         return value[np.unique(group, return_index=True)[1]][group]
 
 
-MINE = Algorithm(
-    rewards=Doubled(), advantage=Advantage(returns=Squared(), baseline=First(), norm_by_std=False, singleton="raw")
-)
+FIRST = Advantage(returns=Squared(), baseline=First(), norm_by_std=False, singleton="raw")
+MINE = Algorithm(rewards=Doubled(), advantage=FIRST)
 
 
 class Plugin:

@@ -45,11 +45,8 @@ BY_AGENT = {"options": {"advantage": {"group": "agent", "singleton": "zero"}}}
 def team(run: Any = "grpo", policies: Any = None, **algorithms: Any) -> TeamConfig:
     """A team of three with an algorithm of the run, and of some agents."""
     agents = {name: {"policy": policy, "algorithm": algorithms.get(name)} for name, policy in POLICIES.items()}
-    parts = {
-        "task": {"name": "t"},
-        "workflow": {"name": "w"},
-        "algorithm": {"name": run} if isinstance(run, str) else run,
-    }
+    algorithm = {"name": run} if isinstance(run, str) else run
+    parts = {"task": {"name": "t"}, "workflow": {"name": "w"}, "algorithm": algorithm}
     return read_team({"agents": agents, "policies": {"one": {}, "two": {}, **(policies or {})}, **parts})
 
 

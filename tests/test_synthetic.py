@@ -113,10 +113,8 @@ def test_a_sampler_that_fails_is_named(sample: Any, message: str, monkeypatch: p
 # Mistakes of part authors: the error names the part, what it returned, and what is right
 
 
-ROWS = [
-    {"uid": "q", "session": n, "index": 0, "turn": 0, "agent": "a", "rewards": {"team": float(n)}, "length": 3}
-    for n in range(3)
-]
+ROW = {"uid": "q", "index": 0, "turn": 0, "agent": "a", "length": 3}
+ROWS = [{**ROW, "session": n, "rewards": {"team": float(n)}} for n in range(3)]
 GIVEN: dict[str, Any] = {}  # what the parts below return
 
 

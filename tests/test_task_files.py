@@ -7,8 +7,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from marl_verl.errors import MarlError
-from marl_verl.tasks.base import Task, read_tasks, trained, write_tasks
+from marl_verl.config.checks import load_tasks
+from marl_verl.errors import MarlError, MarlWarning
+from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
 
@@ -17,6 +18,14 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tasks.jsonl"
     write_tasks(TASKS, path)
     assert read_tasks(path) == TASKS
+
+
+def test_a_size_limits_the_tasks_of_a_file(tmp_path: Path) -> None:
+    write_tasks(TASKS, path := tmp_path / "tasks.jsonl")
+    options = {"train_file": path, "train_size": None, "test_file": path, "test_size": 1}
+    assert load_tasks(TaskSet(), options, "train", 0) == TASKS
+    with pytest.warns(MarlWarning, match=r"of the 2 tasks of '.*' the first 1 are used: 'marl\.task\.test_size'"):
+        assert load_tasks(TaskSet(), options, "test", 0) == TASKS[:1]
 
 
 def test_a_line_separator_inside_a_text_is_no_new_row(tmp_path: Path) -> None:

@@ -107,9 +107,8 @@ class Policies:
             Metrics `policy/NAME/...` and `critic/NAME/...`, and the keys of the rows in the store that are used up.
         """
         parts = learnt.by_policy()
-        updates = {
-            policy.name: partial(policy.update, parts[policy.name]) for policy in self.trained if policy.name in parts
-        }
+        learning = [policy for policy in self.trained if policy.name in parts]
+        updates = {policy.name: partial(policy.update, parts[policy.name]) for policy in learning}
         critics = {} if targets is None else {name: partial(self._learn, name, batch, targets) for name in self._read}
         results: dict[str, Any] = self.together(
             {"critics": partial(self.together, critics), "policies": partial(self._alone_first, updates)}

@@ -50,8 +50,8 @@ class TaskSection:
     options: Options = field(default_factory=dict)  # of the task set; `marl-verl plugins NAME` lists them
     reward: str | None = None  # a function that scores answers, e.g. my_reward.py:compute_score; relative to the recipe
     reward_kwargs: Options = field(default_factory=dict)  # further arguments of this function
-    train_size: Tasks = 4096  # number of generated tasks; ignored with a file
-    test_size: Tasks = 300  # number of held-out tasks, for validations and evaluations
+    train_size: Tasks | None = None  # number of generated tasks (null: 4096), or most of a file (null: all)
+    test_size: Tasks | None = None  # of held-out tasks, for validations and evaluations (null: 300, or all of a file)
     train_file: str | None = None  # JSON lines or parquet with the columns id, prompt, data
     test_file: str | None = None  # the same for held-out tasks
 

@@ -194,17 +194,13 @@ def _decode_journal(journal: Any, uid: str, deltas: Deltas) -> tuple[Journal, li
     turns: list[Turn] = []
     for i, data in enumerate(decode(list[dict[str, Any]], stored.get("records"), "the journal's records")):
         if data.get("effect") == "call":
-            records.append(_decode_call(data, f"record {i}"))
+            texts = {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
+            records.append(decode(CallRecord, data | texts, f"record {i}"))
         else:
             turn = _decode_turn(data, uid, f"record {i}", deltas)
             records.append(ActRecord(turn.act, turn.action))
             turns += [turn] if "row" in data else []
     return Journal(tuple(records), decode(int, stored.get("seed"), "the journal's seed")), turns
-
-
-def _decode_call(data: dict[str, Any], where: str) -> CallRecord:
-    texts = {name: as_json(data[name]) for name in ("arguments", "value") if name in data}
-    return decode(CallRecord, data | texts, where)
 
 
 def _decode_turn(data: dict[str, Any], uid: str, where: str, deltas: Deltas) -> Turn:

@@ -155,9 +155,8 @@ def call_arguments(call: Mapping[str, Any]) -> Any:
 def message_text(message: Mapping[str, Any]) -> str:
     """A message as one text for people: its reasoning, content and tool calls."""
     lines = [f"(thinks) {message['reasoning_content']}"] if "reasoning_content" in message else []
-    calls = [
-        f"(calls) {call['function']['name']}({call['function']['arguments']})" for call in message.get("tool_calls", ())
-    ]
+    functions = [call["function"] for call in message.get("tool_calls", ())]
+    calls = [f"(calls) {function['name']}({function['arguments']})" for function in functions]
     content = [message["content"]] if message["content"] or not (lines or calls) else []
     return "\n".join([*lines, *content, *calls])
 

@@ -116,11 +116,9 @@ class Chat:
             )
         except Exception as error:  # a template is a program, which may raise anything
             roles = ", ".join(message["role"] for message in given)
+            problem = f"the chat template refuses a conversation of {roles} ({type(error).__name__}: {error})"
             remedy = "change the messages, or set model.custom_chat_template"
-            detail = f"{type(error).__name__}: {error}"
-            raise MarlError(
-                f"{self.whose}: the chat template refuses a conversation of {roles} ({detail}): {remedy}"
-            ) from error
+            raise MarlError(f"{self.whose}: {problem}: {remedy}") from error
 
     def encode(
         self,

@@ -171,13 +171,13 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
         checks.check_tasks(tasks, config)
     notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
-    checks.set_steps(config, len(tasks["train"]) if counted else int(marl["task"]["train_size"]))
+    checks.set_steps(config, len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"])
     parts = algorithm.advantage.score_parts()
     rehearsed = [rehearse_split(workflow, split, team, task_set, parts) for split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
-    turns = sum(any(act.role in explored for act in acts) for acts in moves)
-    if (doubt := sampler.warning(task_set, turns)) is not None:
+    trained = [[act.role for act in acts if act.role in explored] for acts in moves]
+    if (doubt := sampler.warning(task_set, [*filter(None, trained)])) is not None:
         notes.append(f"warning: marl.sampler.options: {doubt}")
     agents = tuple(tuple(dict.fromkeys(act.role for act in acts)) for acts in moves)
     synthetic = fit.SyntheticTeam(sampler, algorithm, team, agents)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marl_verl.episode import Episode
 from marl_verl.errors import missing, user_error
 from marl_verl.extensions import required
 from marl_verl.files import read_bytes, read_json
@@ -16,6 +15,8 @@ from marl_verl.run.run_dir import PLACES, RunDir, unpacked
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from marl_verl.episode import Episode
 
 
 class Run(os.PathLike[str]):
@@ -59,12 +60,12 @@ class Run(os.PathLike[str]):
         return {step_of(path): path for path in complete(self._files.folder / "checkpoints")}
 
     @property
-    def episodes(self) -> Mapping[int, list[Episode]]:
+    def episodes(self) -> Mapping[int, "list[Episode]"]:
         """Step -> the training episodes of the step that are stored (`marl.run.keep_journals`), read on access."""
         return _Steps(self._files.stored("journals"), _episodes)
 
     @property
-    def validations(self) -> Mapping[int, list[Episode]]:
+    def validations(self) -> Mapping[int, "list[Episode]"]:
         """Step -> sample episodes of the validation (`marl.rollout.keep_episodes`), read on access."""
         return _Steps(self._files.stored("episodes"), _episodes)
 
@@ -114,7 +115,7 @@ def read_rows(path: Path) -> Any:
         return json.loads(read_file(path))
 
 
-def _episodes(path: Path) -> list[Episode]:
+def _episodes(path: Path) -> "list[Episode]":
     read = required("api", "read_episodes", "stored episodes", "inspect")
     return list(read(path).episodes.values())
 

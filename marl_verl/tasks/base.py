@@ -153,6 +153,12 @@ def is_quick(fn: Callable[..., Any]) -> bool:
     return bool(getattr(fn, "quick", False) or getattr(getattr(fn, "__self__", None), "quick", False))
 
 
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name of a score in errors: that of the user's function which a task set calls (`scored_by`), else its own."""
+    named = getattr(getattr(fn, "__self__", None), "scored_by", None)
+    return str(named or getattr(fn, "__qualname__", type(fn).__qualname__))
+
+
 class DetailedScore(float):
     """A score with its `parts`, e.g. of format and accuracy, which an algorithm may name as reward components."""
 

@@ -82,7 +82,7 @@ def write_summary(trainer: "Trainer") -> dict[str, Any]:
     last = max(validations, default=0)
     tasks, saved = len(trainer.data.held_out), complete(folder / "checkpoints")
     timing = read_json(folder / "timing.json") if (folder / "timing.json").is_file() else {}
-    durations = sorted(line["seconds/step"] for line in steps)
+    durations = sorted(line["seconds/step"] for line in steps[1:] or steps)
     summary = {
         **_success(validations.get(0, {}), tasks, "before"),  # {}: trainer.val_before_train was off
         **_success(validations.get(last, {}) if last or not steps else {}, tasks, "after"),

@@ -72,10 +72,8 @@ def make(folder: Path) -> None:
         drawn = pairs if split == "test" else random.Random(0).choices(pairs, k=count)
         rows = []
         for number, (a, b) in enumerate(drawn):
-            prompt, truth = (
-                [{"role": "user", "content": f"{a} plus {b}"}],
-                {"style": "rule", "ground_truth": str(a + b)},
-            )
+            prompt = [{"role": "user", "content": f"{a} plus {b}"}]
+            truth = {"style": "rule", "ground_truth": str(a + b)}
             row = {"data_source": "openai/gsm8k", "prompt": prompt, "ability": "math", "reward_model": truth}
             rows.append({**row, "extra_info": {"split": split, "index": number}})
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}.parquet")

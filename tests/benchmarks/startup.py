@@ -16,10 +16,8 @@ from pathlib import Path
 
 MAIN = [sys.executable, "-m", "marl_verl.cli.main"]
 PEER = "verl main_ppo --help"
-BATCH = [
-    {"uid": "q", "session": s, "index": 0, "turn": 0, "agent": "solver", "rewards": {"team": s / 4}, "length": 3}
-    for s in range(4)
-]
+ROW = {"uid": "q", "index": 0, "turn": 0, "agent": "solver", "length": 3}
+BATCH = [{**ROW, "session": s, "rewards": {"team": s / 4}} for s in range(4)]
 
 
 def commands(folder: Path) -> dict[str, list[str]]:

@@ -227,9 +227,7 @@ class RowTable:
         """MarlError with the first row whose value [n] is not finite."""
         if (row := first_true(~np.isfinite(values))) is not None:
             where = f"row '{self.key(row)}' (agent '{self.agent.value(row)}')"
-            raise MarlError(
-                f"the {label} of {where} is {values[row]}: a reward is not finite, or too large for float64"
-            )
+            raise MarlError(f"the {label} of {where} is {values[row]}: a reward is not finite or too large for float64")
 
     def check_roles(self, present: BoolArray, lacks: str) -> None:
         """MarlError for a row that is not `present` [n] although another row of its role is."""

@@ -91,9 +91,8 @@ class Algorithm:
     ) -> "Algorithm":
         """A copy with some options changed, as `options.changed`; null keeps the algorithm's sampler or loss."""
         kept = {name for name in ("sampler", "loss") if (options or {}).get(name, "") is None}
-        return build(
-            Algorithm, {name: value for name, value in (options or {}).items() if name not in kept}, where, find, self
-        )
+        chosen = {name: value for name, value in (options or {}).items() if name not in kept}
+        return build(Algorithm, chosen, where, find, self)
 
     @QUIET
     def compute(self, table: RowTable) -> AdvantageResult:

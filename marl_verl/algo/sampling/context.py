@@ -16,7 +16,7 @@ from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
-from marl_verl.tasks.base import DetailedScore, Task, TaskSet, winner
+from marl_verl.tasks.base import DetailedScore, Task, TaskSet, name_of, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 from marl_verl.threads import perform
 
@@ -57,11 +57,9 @@ class SamplingContext:
 
     def __init__(self, task_context: TaskContext, task: Task, uid: str) -> None:
         self.task_context, self.task, self.uid = task_context, task, uid
-        self.agents, self.limits = tuple(task_context.agents), task_context.limits
-        policies = task_context.explored
-        self.explored = frozenset(
-            name for name, agent in task_context.agents.items() if policies is None or agent.policy in policies
-        )
+        agents, policies, self.limits = task_context.agents, task_context.explored, task_context.limits
+        self.agents = tuple(agents)
+        self.explored = frozenset(name for name in agents if policies is None or agents[name].policy in policies)
         self.label = f"workflow '{type(task_context.workflow).__name__}' on task '{task.id}'"
         self._begun: dict[int, float] = {}
 
@@ -78,11 +76,8 @@ class SamplingContext:
         """Create a run of the workflow on the task, from the start or a journal. The sampler must close it."""
         self._begun.setdefault(session, time.monotonic())
         journal = self.begun if journal is None else journal
-        return Run(
-            *(self.task_context.workflow, self.task, self.agents, journal, self.seed(session)),
-            limits=self.limits,
-            too_long=self.too_long,
-        )
+        begun = self.task_context.workflow, self.task, self.agents, journal, self.seed(session)
+        return Run(*begun, limits=self.limits, too_long=self.too_long)
 
     def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
         """Why a request of a client is too long for the policy of its agent; None if it is not, or not known."""
@@ -115,11 +110,8 @@ class SamplingContext:
             verdict, success = await judged(self.task_context.tasks, self.task, answer, self.limits.call_seconds)
         score, outcomes = by_side(verdict, self.task_context.agents)
         taken = time.monotonic() - self._begun[session]
-        return Episode(
-            *(self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score),
-            finished=run.finished,
-            outcomes=outcomes,
-        )
+        played = self.uid, session, self.task, list(turns), answer, success, run.journal, taken, score
+        return Episode(*played, finished=run.finished, outcomes=outcomes)
 
     def outcome(self, turn: Turn, episode: Episode) -> float:
         """The team reward of a turn's agent in an episode."""
@@ -144,8 +136,7 @@ class SamplingContext:
         for name, rewarded in by_reward.items():
             fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]
             for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
-                label = f"role reward '{name}' of agent '{turn.agent}'"
-                turn.rewards["role"] = finite(value, label, getattr(fn, "__qualname__", fn))
+                turn.rewards["role"] = finite(value, f"role reward '{name}' of agent '{turn.agent}'", name_of(fn))
         if required := self.task_context.mix.required():
             lengths = read_lengths(episode) if "read" in required else [0.0] * len(episode.turns)
             agents = {agent: amounts(agent, episode, lengths) for agent in {turn.agent for turn in turns}}
@@ -168,7 +159,7 @@ class SamplingContext:
 
     async def _score(self, fn: Callable[..., Any], answer: Any, label: str) -> float:
         (value,) = await scored(fn, [(self.task, answer)], self.limits.call_seconds)
-        return finite(value, label, fn.__qualname__)
+        return finite(value, label, name_of(fn))
 
 
 def finite(returned: Any, label: str, name: Any) -> float:
@@ -184,7 +175,7 @@ def finite(returned: Any, label: str, name: Any) -> float:
 
 async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None = None) -> tuple[Score, bool]:
     """(score, success) of an answer. A task set that does not override `success` is called only once."""
-    (score,), name = await scored(tasks.score, [(task, answer)], seconds), tasks.score.__qualname__
+    (score,), name = await scored(tasks.score, [(task, answer)], seconds), name_of(tasks.score)
     value: Score
     if isinstance(score, Mapping):
         value = {str(side): finite(number, f"the score of side '{side}'", name) for side, number in score.items()}

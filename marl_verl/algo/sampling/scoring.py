@@ -27,8 +27,8 @@ from typing import Any
 
 import cloudpickle
 
-from marl_verl.errors import MarlError, MarlWarning, format_error
-from marl_verl.tasks.base import is_quick
+from marl_verl.errors import RAISED, MarlError, MarlWarning, format_error, user_line, with_line
+from marl_verl.tasks.base import is_quick, name_of
 from marl_verl.threads import call_in_thread, is_async, perform
 
 PATIENCE = 0.25
@@ -55,9 +55,8 @@ async def scored(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]], secon
         try:
             request = *_POOL.pickled(fn), cloudpickle.dumps(list(calls)), len(calls), (seconds, 0.0)
         except Exception as error:  # noqa: BLE001 - pickling runs code of users
-            name = getattr(fn, "__qualname__", type(fn).__qualname__)
             why = f"its function or arguments cannot be pickled ({format_error(error)})"
-            warnings.warn(MarlWarning(f"a time limit cannot end {name}: {why}"), stacklevel=2)
+            warnings.warn(MarlWarning(f"a time limit cannot end {name_of(fn)}: {why}"), stacklevel=2)
         else:
             try:
                 return await call_in_thread(_POOL.call, request)
@@ -247,6 +246,7 @@ def _replies(
             reply = cloudpickle.dumps((False, asyncio.run(value) if inspect.iscoroutine(value) else value))
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             error.add_note(f"in a process of its own:\n{''.join(traceback.format_exception(error)[1:])}")
+            vars(error)[RAISED] = user_line([*traceback.walk_tb(error.__traceback__)][::-1])
             yield _raised(error)
             return
         finally:
@@ -266,7 +266,7 @@ def _raised(error: BaseException) -> bytes:
             reply: bytes = cloudpickle.dumps((True, error))
             pickle.loads(reply)
             return reply
-    return pickle.dumps((True, RuntimeError(format_error(error))))
+    return pickle.dumps((True, RuntimeError(with_line(error))))
 
 
 _POOL, _LIBRARIES = Workers(16), Workers(1)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from marl_verl.errors import user_line
 from marl_verl.events import SCRATCH_VARIABLE
-from marl_verl.threads import ATTACHED, current_line
+from marl_verl.threads import ATTACHED
 
 PIECES = 20  # waits per limit: a process that was stopped meanwhile has waited for one of them only
 
@@ -47,9 +48,9 @@ def end_if_blocked(
             while True:
                 if loop.is_running() and blocked():
                     frame = sys._current_frames().get(thread)
-                    files = [inner.f_code.co_filename for inner, _ in traceback.walk_stack(frame)]
-                    if sampler not in files:
-                        reason = f"a workflow ran {seconds:g} s between two effects{current_line(frame)}"
+                    stack = [*traceback.walk_stack(frame)]
+                    if sampler not in [inner.f_code.co_filename for inner, _ in stack]:
+                        reason = f"a workflow ran {seconds:g} s between two effects{user_line(stack)}"
                         remedy = "Slow work belongs into `team.call`, or raise marl.rollout.step_seconds"
                         end(f"{reason}; it may not terminate. {remedy}")
                 time.sleep(seconds / PIECES)

@@ -220,11 +220,9 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     refuse(changes(versions, {name: sources[name].version for name in used}, "plugin."), folder)
     for name, before in saved.items():
         if before["content"] and before["content"] != (now := known.content(sources[name])):
-            message = (
-                f"The source of {sources[name]} has changed since the checkpoint was saved (content hash "
-                f"{before['content'][:12]} -> {now[:12]}). Results may differ from an uninterrupted run."
-            )
-            warnings.warn(message, MarlWarning, stacklevel=2)
+            hashes = f"content hash {before['content'][:12]} -> {now[:12]}"
+            message = f"The source of {sources[name]} has changed since the checkpoint was saved ({hashes})"
+            warnings.warn(f"{message}. Results may differ from an uninterrupted run.", MarlWarning, stacklevel=2)
 
 
 def check_same(team: Mapping[str, Any], config: DictConfig, folder: Path) -> None:

@@ -14,7 +14,7 @@ import functools
 import os
 import sys
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,11 +36,7 @@ if TYPE_CHECKING:  # imported where used: the openai package takes half a second
 T = TypeVar("T")
 Content = dict[str, Any] | bytes  # a JSON body, or server-sent events
 
-APIS: Mapping[str, Any] = {
-    "/chat/completions": chat_completions,
-    "/responses": responses,
-    "/messages": anthropic_messages,
-}
+APIS = {"/chat/completions": chat_completions, "/responses": responses, "/messages": anthropic_messages}
 # the host is never resolved: no request leaves the process; a retry would be another act
 ARGUMENTS: dict[str, Any] = {"base_url": "http://team/v1", "api_key": "none", "max_retries": 0}
 FINAL = {"x-should-retry": "false"}  # the openai package does not repeat such a response

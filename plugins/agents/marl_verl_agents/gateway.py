@@ -120,11 +120,9 @@ async def process(
         ProcessFailed: it ended with another exit code than 0.
         OSError: it cannot be started.
     """
-    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
-    variables = {**os.environ, **(environ or {})}
-    started = await asyncio.create_subprocess_exec(
-        *command, env=variables, cwd=folder, start_new_session=True, **streams
-    )
+    settings: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+    settings["env"] = {**os.environ, **(environ or {})}
+    started = await asyncio.create_subprocess_exec(*command, cwd=folder, start_new_session=True, **settings)
     try:
         async with asyncio.timeout(seconds):
             printed = await started.communicate(input.encode())

@@ -40,7 +40,7 @@ class GreedyTree(Sampler):
 
     Attributes:
         candidates: K, the number of candidates per act.
-        partial_value: the value of a state before the end of the workflow; see `node.PartialValue`. Tokens sampled to
+        partial_value: the value of a state before the end of the workflow (docs/sampling.md). Tokens sampled to
             estimate it are counted as "rollout" and are not rows.
     """
 

@@ -21,11 +21,7 @@ Which = Literal["public", "private"]
 Test = Mapping[str, Any]
 T = TypeVar("T")
 STREAMS: Mapping[str, type] = {"input": str, "output": str}
-FORMS: Sequence[Mapping[str, type]] = (
-    STREAMS,
-    {"entry": str, "args": list, "expected": object},
-    {"entry": str, "assert": str},
-)
+FORMS = STREAMS, {"entry": str, "args": list, "expected": object}, {"entry": str, "assert": str}
 LIMITS = Limits(6.0, 1024)  # of a test, unless the task set has others; also of feedback and role rewards
 TIMEOUTS = 3
 _CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)

@@ -68,11 +68,9 @@ def mbpp(row: Fields) -> Task:
         raise LeftOut("whose tests call no function of the solution")
     if len(tests) < 2:
         raise LeftOut("with one test")
-    asserts = [{"entry": entry, "assert": test, "setup": setup} for test in tests]
+    public, *private = ({"entry": entry, "assert": test, "setup": setup} for test in tests)
     prompt = f"{row.text('text', 'prompt')}\n\nThe function must pass this test:\n{tests[0]}"
-    return Task(
-        f"mbpp-{row.text('task_id')}", prompt, {"public": asserts[:1], "private": asserts[1:], "solution": code}
-    )
+    return Task(f"mbpp-{row.text('task_id')}", prompt, {"public": [public], "private": private, "solution": code})
 
 
 def livecodebench(row: Fields) -> Task:

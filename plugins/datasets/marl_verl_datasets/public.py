@@ -152,7 +152,7 @@ class PublicTasks(TaskSet):
         names = self._names(split)
         if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"
-            raise MarlError(f"{type(self).__name__} generates no {split} tasks: {how}")
+            raise MarlError(f"no public set of {split} tasks is chosen: {how}")
         if len(names) == 1:
             return self._drawn(names[0], split, count, seed)
         tasks: dict[str, Task] = {}

@@ -45,9 +45,7 @@ async def conversations(
     made = await asyncio.gather(*(conversation(task, text) for (_, text), task in different.items()))
     if not any(made):
         solved = sum(episode.success for episode in episodes)
-        problem = (
-            f"{solved} of the team's {len(episodes)} episodes are solved, and the student solves none by its texts"
-        )
+        problem = f"the team solved {solved} of {len(episodes)} episodes, and the student solves none by its texts"
         raise MarlError(f"{problem} in one act of workflow '{type(workflow).__name__}': there is nothing to imitate")
     return [conversation for conversation in made if conversation is not None]
 

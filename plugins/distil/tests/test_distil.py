@@ -56,7 +56,7 @@ def test_different_solved_episodes_become_conversations() -> None:
 def test_nothing_to_imitate_is_an_error() -> None:
     task = DRAWN[0]
     episodes = played(task, asker=asked(task))
-    with pytest.raises(MarlError, match="2 of the team's 2 episodes are solved, and the student solves none"):
+    with pytest.raises(MarlError, match="the team solved 2 of 2 episodes, and the student solves none"):
         made(episodes, separator="message")  # `single` takes the exchange for the answer
     with pytest.raises(MarlError, match="nothing to imitate"):
         made(episodes, least=2.0)

@@ -27,6 +27,7 @@ from marl_verl.team import Endpoint
 RETRIES = 5  # about 15 s in total with the package's backoff (0.5 s, doubled each time, unless the server specifies it)
 REACH_SECONDS = 10.0
 SECRET = re.compile("key|token|secret|passw|signature", re.IGNORECASE)  # in the query of a URL
+TAGS = re.compile(r"<(style|script)\b.*?</\1[^>]*>|</?[a-z!][^>]*>", re.IGNORECASE | re.DOTALL)
 NO_KEY = "none"  # the `openai` package requires a key, even for a server that needs none
 PASSED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 
@@ -143,14 +144,14 @@ def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
     a server may repeat it."""
     import openai
 
-    kind: type[MarlError] = MarlError
+    kind, width = MarlError, 400
     try:
         yield
     except (AttributeError, IndexError, TypeError) as error:
         text = f"not a chat completion ({error}). Check that the url ends in /v1"
     except openai.APIStatusError as error:
         body = error.body.get("message") if isinstance(error.body, Mapping) else error.body
-        text = f"HTTP {error.status_code}: {body or error.message}"
+        text, width = f"HTTP {error.status_code} of {error.request.url.path}: {body or error.message}", 240
         kind = ObservationTooLong if error.status_code in (400, 413) and _too_long(error.code, text.lower()) else kind
     except (MarlError, openai.OpenAIError, ValueError) as error:  # ValueError: a body that is not JSON
         text = f"{format_error(error)} ({error.__cause__})" if error.__cause__ is not None else format_error(error)
@@ -158,7 +159,12 @@ def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
         return
     if endpoint.key_variable is not None:
         text = text.replace(key, f"[{endpoint.key_variable}]")
-    raise kind(f"policy '{name}' at {endpoint.url}: {' '.join(text.split())[:400]}") from None
+    raise kind(f"policy '{name}' at {endpoint.url}: {one_line(text, width)}") from None
+
+
+def one_line(text: str, width: int) -> str:
+    """A text with that of a server, which may be a page, in an error message: the beginning, without HTML tags."""
+    return " ".join(TAGS.sub(" ", text).split())[:width]
 
 
 def _too_long(code: object, reply: str) -> bool:

@@ -191,6 +191,4 @@ def _by_task(tasks: Sequence[Sequence[Rewards]], partner: str) -> dict[str, dict
         for agent, components in (item for episode in episodes for item in episode.items()):
             for component, value in components.items() if agent != partner else ():
                 values.setdefault(f"{agent}, {component}", {}).setdefault(task, []).append(value)
-    return {
-        name: {task: float(np.mean(rewards)) for task, rewards in by_task.items()} for name, by_task in values.items()
-    }
+    return {name: {task: float(np.mean(rewards)) for task, rewards in values[name].items()} for name in values}

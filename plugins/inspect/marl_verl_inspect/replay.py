@@ -22,6 +22,7 @@ from marl_verl.options import build
 from marl_verl.run.reading import run_of
 from marl_verl.run.terminal import harmless, indented, show
 from marl_verl.tasks import TaskSet
+from marl_verl.tasks.base import name_of
 from marl_verl.team import Named
 from marl_verl_inspect.episodes import EpisodeFile, Header, file_of_episode, read_episodes
 from marl_verl_inspect.files import add_file_arguments, use_plugin_files
@@ -89,7 +90,7 @@ async def rerun(workflow: Workflow, tasks: TaskSet, agents: Collection[str], epi
         answer = run.answer if run.finished else (run.proposals or [None])[-1]
         again = Rerun(waiting, run.finished, plain(answer), dict(run.invalid))
     if again.finished or _same(again.answer, episode.answer):  # the answer that was scored
-        failed = f"task set {type(tasks).__name__} cannot score the answer on task '{episode.task.id}'"
+        failed = f"{name_of(tasks.score)} fails on the answer to task '{episode.task.id}'"
         with user_error(failed, Exception, line=True):
             score, again.success = await judged(tasks, episode.task, answer) if answer is not None else (0.0, False)
             again.score, again.outcomes = by_side(score)

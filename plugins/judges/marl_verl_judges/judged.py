@@ -62,9 +62,7 @@ class Judged(Workflow):
         if self.early and self.kind != "act":
             raise MarlError(f"'early' is for kind 'act': kind '{self.kind}' judges what is complete at the end")
         if wrong := [mark for mark in self.marks or () if not isinstance(mark, str)]:
-            raise MarlError(
-                f"'marks' must be words, got {wrong[0]!r}: quote yes and no, which YAML reads as true and false"
-            )
+            raise MarlError(f"'marks' must be words, got {wrong[0]!r}: quote yes and no, which YAML reads as booleans")
         if self.kind == "pair" and self.marks is None:
             self.marks = {"A": 1.0, "B": 0.0}
         self._inner = build(load().get("workflows", self.of), self.options, "marl.workflow.options.options")

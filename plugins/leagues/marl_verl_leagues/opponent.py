@@ -299,9 +299,8 @@ def results(team: TeamConfig, of: str, report: Report) -> list[float]:
 
     Their best score against that of the past versions; the team's success if they have no sides, or common ones.
     """
-    own, theirs = (
-        {agent.side for agent in team.agents.values() if agent.policy == name} - {None} for name in (of, past_name(of))
-    )
+    names = of, past_name(of)
+    own, theirs = ({agent.side for agent in team.agents.values() if agent.policy == name} - {None} for name in names)
     if not own or not theirs or own & theirs or not report.outcomes:
         return [float(success) for success in report.successes]
     best = ([max(outcome[str(side)] for side in sides) for sides in (own, theirs)] for outcome in report.outcomes)

@@ -1,5 +1,6 @@
 """Breakpoints and Ctrl-C of a run in this process."""
 
+import asyncio
 import os
 import pdb
 import signal
@@ -67,3 +68,9 @@ def interrupted_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report an error that nobody awaits, but not the Ctrl-C of `interrupted_at_once`, which ends a task as well."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)

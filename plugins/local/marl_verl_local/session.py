@@ -33,7 +33,7 @@ from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import raise_in
 from marl_verl_local.engine import LocalCritic, LocalWorkers
-from marl_verl_local.interrupts import interrupted_at_once
+from marl_verl_local.interrupts import interrupted_at_once, reported_unless_interrupted
 from marl_verl_local.server import LocalServer
 
 K = TypeVar("K")
@@ -50,6 +50,7 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
         policies.start()
         emit("started")
         with asyncio.Runner() as runner:  # one event loop for all: clients of endpoints keep their connections
+            runner.get_loop().set_exception_handler(reported_unless_interrupted)
             yield Backend(policies, LocalRollouts(config, policies.clients(), store, runner), store)
 
 

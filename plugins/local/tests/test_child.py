@@ -1,5 +1,7 @@
 """Work in a child process: errors are raised, and nothing runs on."""
 
+import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -9,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from marl_verl_local.interrupts import reported_unless_interrupted
 from marl_verl_local.planning import in_child
 
 
@@ -43,3 +46,20 @@ def test_an_interrupt_ends_the_child_too(tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, handler)
     assert ended.value.code == 130
     assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(("error", "reports"), [(KeyboardInterrupt, 0), (SystemExit, 1)])
+def test_a_task_that_ctrl_c_ends_is_not_reported(
+    error: type[BaseException], reports: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ends() -> None:
+        raise error
+
+    async def plays() -> None:
+        asyncio.get_running_loop().set_exception_handler(reported_unless_interrupted)
+        await asyncio.wait([asyncio.create_task(ends())])
+
+    with pytest.raises(error):
+        asyncio.run(plays())
+    gc.collect()
+    assert len(caplog.records) == reports

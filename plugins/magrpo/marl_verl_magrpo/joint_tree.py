@@ -24,7 +24,7 @@ Source: MAGRPO, arXiv 2508.04652, and the authors' code.
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -127,8 +127,9 @@ class JointTree(Sampler):
         if self.partial_value == "zero" and self.stop_above is not None:
             raise MarlError("'stop_above' needs scores, but 'partial_value' is 'zero': leave out one of them")
 
-    def warning(self, tasks: TaskSet, turns: int) -> str | None:
+    def warning(self, tasks: TaskSet, moves: Sequence[Sequence[str]]) -> str | None:
         """With three or more turns, a path that stops with a positive reward lacks those of the turns that are left."""
+        turns = len(moves)
         if self.stop_above is None or turns < 3 or (self.stop_above < 0 and tasks.shift < 0):
             return None
         problem = f"stop_above={self.stop_above:g} with {turns} turns stops at positive rewards"

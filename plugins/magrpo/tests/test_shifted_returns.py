@@ -115,4 +115,4 @@ def test_with_a_shift_an_earlier_solution_never_has_the_lower_advantage(later: l
 
 @pytest.mark.parametrize(("stop_above", "shift", "turns", "warns"), [(3.8, 0.0, 3, True), (3.8, 0.0, 2, False)])
 def test_stops_at_positive_rewards_are_warned(stop_above: float | None, shift: float, turns: int, warns: bool) -> None:
-    assert (JointTree(2, stop_above=stop_above).warning(Tabled({}, shift), turns) is not None) == warns
+    assert (JointTree(2, stop_above=stop_above).warning(Tabled({}, shift), [["a"]] * turns) is not None) == warns

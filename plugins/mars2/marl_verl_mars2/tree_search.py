@@ -45,6 +45,7 @@ from marl_verl.algo.sampling import (
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Count
+from marl_verl.tasks import TaskSet
 from marl_verl_mars2.bandit import Node, Prior, Strategy
 
 
@@ -83,6 +84,15 @@ class TreeSearch(Sampler):
     def check(self, agents: Sequence[str]) -> None:
         for arm in self.arms:
             check_known("agent in arms of tree-search", arm, agents)
+
+    def warning(self, tasks: TaskSet, moves: Sequence[Sequence[str]]) -> str | None:
+        """MarlError if no path of `nodes` acts reaches the first act of an agent, which would never learn."""
+        order = list(dict.fromkeys(agent for move in moves for agent in move))
+        for place, agent in enumerate(order[self.nodes :], start=self.nodes + 1):
+            if agent not in self.arms or not {*self.arms} & {*order[: self.nodes]}:
+                problem = f"a tree of {self.nodes} nodes ends before agent '{agent}' acts, which would never learn"
+                raise MarlError(f"{problem}: set 'marl.sampler.options.nodes' to at least {place}")
+        return None
 
     async def sample(self, context: SamplingContext) -> Sample:
         """The tree of one task. It draws from a generator of its own, seeded by the run's seed, workflow and task."""

@@ -1,6 +1,7 @@
 """Tree search: exact budget, posteriors that match the tree, preference for high scores."""
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
@@ -16,6 +17,7 @@ from marl_verl_mars2.tree_search import TreeSearch, descend
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_testing.workflows import AGENTS, TASK, Hashed, Programmed, number, own_words, talkers, workflows
 
+from marl_verl import MarlError
 from marl_verl.algo.sampling import Candidate, Sample
 from marl_verl.episode import Act, Team, Workflow, replay
 from marl_verl.tasks import Task, TaskSet
@@ -216,6 +218,13 @@ def test_the_budget_is_exact(workflow: Programmed, seed: int, nodes: int, strate
     assert set(names) <= {str(number) for number in range(nodes)}
     assert {turn.parent for turn in found.turns} <= {None, *names}  # nothing hangs on a failed node
     assert {failure.reason for failure in found.failures} <= {"policy-error", "workflow-error"}
+
+
+@pytest.mark.parametrize(("nodes", "arms", "late"), [(2, "", "c"), (3, "", None), (1, "abc", None), (1, "ac", "b")])
+def test_too_few_nodes_for_an_agent_are_refused(nodes: int, arms: str, late: str | None) -> None:
+    refused = pytest.raises(MarlError, match=f"ends before agent '{late}' acts")
+    with contextlib.nullcontext() if late is None else refused:
+        TreeSearch(nodes, arms=[*arms]).warning(Worth(), [["a"], ["b"], ["a", "c"]])
 
 
 def depths(found: Sample) -> list[int]:

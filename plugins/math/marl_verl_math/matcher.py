@@ -95,7 +95,7 @@ def _parsed(text: str) -> list[object]:
     """math-verify's expressions of an answer. A percent sign is no part of a number: 50% is 50, not 0.5."""
     from math_verify import parse
 
-    text = text.strip().rstrip(".").removesuffix("%").removesuffix("\\")
+    text = text.rstrip(".").removesuffix("%").removesuffix("\\")
     return list(parse(f"\\boxed{{{plain(text)}}}", parsing_timeout=None))
 
 

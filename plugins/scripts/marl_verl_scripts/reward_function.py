@@ -50,6 +50,11 @@ class FunctionScored(TaskSet):
         base = TaskSet if self.task is None else plugins.load().get("tasks", self.task)
         self._base: TaskSet = build(base, self.options, "marl.task.options")
 
+    @property
+    def scored_by(self) -> str:
+        """See `marl_verl.tasks.base.name_of`."""
+        return f"reward function '{self.function}'"
+
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         if self.task is None:
             raise MarlError(f"{KEY} scores tasks and generates none: set marl.task.{split}_file")

@@ -69,10 +69,8 @@ class PlannerAndSearchers(Searching):
             if not questions or not left:
                 team.invalid(action, "neither an answer nor a sub-question" if left else "no answer")
                 break
-            work = (
-                self._searched(team, worker, f"{question}\n\n", task, "report", self.searches)
-                for worker, question in questions.items()
-            )
+            more = task, "report", self.searches
+            work = (self._searched(team, worker, f"{question}\n\n", *more) for worker, question in questions.items())
             reports = zip(questions, await asyncio.gather(*work), strict=True)
             results = "\n\n".join(f"{worker} reports: {report or NOTHING}" for worker, report in reports)
             seen = _said(seen, action.text, f"{results}\n\n{_left('rounds of questions', left - 1, 'answer')}")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from marl_verl_endpoints.client import endpoint_key
+from marl_verl_endpoints.client import endpoint_key, one_line
 from torch.nn.utils.rnn import pad_sequence
 
 from marl_verl.errors import MarlError, format_error
@@ -88,9 +88,8 @@ def of_endpoint(name: str, endpoint: Endpoint, prompts: Sequence[str | list[int]
         with client, ThreadPoolExecutor(AT_ONCE) as threads:
             return list(threads.map(of_prompt, prompts))
     except (MarlError, openai.OpenAIError) as error:
-        text = " ".join(format_error(error).split())[:400]
-        text = text if endpoint.key_variable is None else text.replace(key, "[key]")
-        raise MarlError(f"teacher '{name}' at {endpoint.url}: {text}") from None
+        text = format_error(error) if endpoint.key_variable is None else format_error(error).replace(key, "[key]")
+        raise MarlError(f"teacher '{name}' at {endpoint.url}: {one_line(text, 240)}") from None
 
 
 def same_tokens(name: str, endpoint: Endpoint, tokenizer: Any) -> bool:

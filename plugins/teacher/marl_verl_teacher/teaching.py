@@ -50,9 +50,7 @@ class Teaching:
         name = self.settings.policy
         self.runtime, student = runtimes[name], config.policies[self.student.name].actor_rollout_ref.model
         if self.student.numbered:  # verl would take the numbers for weights of the teacher's loss
-            raise MarlError(
-                f"policy '{self.student.name}' has a teacher and learns from others' rows: remove one of the two"
-            )
+            raise MarlError(f"policy '{self.student.name}' has a teacher and learns from others' rows: remove either")
         if (endpoint := self.runtime.policy.endpoint) is not None:
             same, whose = same_tokens(name, endpoint, tokenizer_of(student)), f"'{endpoint.model}' at {endpoint.url}"
         else:

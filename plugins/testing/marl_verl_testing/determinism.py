@@ -12,9 +12,6 @@ from marl_verl.tasks import Task
 from marl_verl_testing.given import SECONDS, must, same, same_elsewhere, time_limit
 from marl_verl_testing.scripted import ScriptedContext, ScriptedPolicy
 
-__tracebackhide__ = True
-"""What hangs is not here, but in the part that is checked (`marl_verl.threads.current_line`)."""
-
 
 def check_workflow(
     workflow: Workflow,

@@ -176,9 +176,8 @@ def batches(
     encode = tokenizer.backend_tokenizer.encode_batch_fast
     prompts = encode([before + seen + after for seen, _ in demonstrations], add_special_tokens=False)
     answers = encode([message for _, message in demonstrations], add_special_tokens=False)
-    rows = [
-        (prompt.ids, [*answer.ids, tokenizer.eos_token_id]) for prompt, answer in zip(prompts, answers, strict=True)
-    ]
+    end = tokenizer.eos_token_id
+    rows = [(prompt.ids, [*answer.ids, end]) for prompt, answer in zip(prompts, answers, strict=True)]
     for first in range(0, len(rows) - batch_size + 1, batch_size):
         chosen = rows[first : first + batch_size]
         tokens = [torch.tensor(prompt + answer) for prompt, answer in chosen]

@@ -211,10 +211,8 @@ DIFFERENCE = Measure("difference", "difference of the agents' choices", of("team
 
 def cover(name: str, agents: int, policies: int) -> Arm:
     """Cover with a number of agents and items; `policies`: 1, or one each."""
-    words = [
-        f"marl.task.options.items={agents}",
-        *([] if policies > 1 else ["marl.agents.agent-2.policy=one", "~marl.policies.two"]),
-    ]
+    shared = [] if policies > 1 else ["marl.agents.agent-2.policy=one", "~marl.policies.two"]
+    words = [f"marl.task.options.items={agents}", *shared]
     for number in range(3, agents + 1):
         policy = f"p{number}" if policies > 1 else "one"
         words.append(f"+marl.agents.agent-{number}={{policy: {policy}}}")
