@@ -182,8 +182,7 @@ def uses_all_cores(path: str) -> bool:
 
 
 def ray_cpus(config: DictConfig, pools: Sequence[Pool]) -> int:
-    """The CPUs of Ray that a run needs: for training workers, servers, rollout workers, TransferQueue (storage units
-    and controller), and one for verl's short tasks."""
+    """CPUs of Ray for training workers, servers, rollout workers, TransferQueue, and one for verl's short tasks."""
     workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
     units = int(config.transfer_queue.backend.SimpleStorage.num_data_storage_units)
     return sum(pool.size * (pool.cpus + len(pool.policies)) for pool in pools) + workers + units + 2

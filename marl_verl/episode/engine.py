@@ -85,8 +85,7 @@ class Run(Effects):
         return self.waiting
 
     def resolve(self, act: Act, action: Action) -> None:
-        """Set the action of a pending act; ValueError for another act. No effect if the workflow cancelled the act or
-        the run has ended."""
+        """Set the action of a pending act (of another: ValueError). No effect on a cancelled act, or after the run."""
         wait = self._waiting.get(act.key)
         if wait is None or (act.key in self._given_up and wait.act.seen != act.seen):
             if self._closed or self.finished or act.key in self._given_up:

@@ -124,8 +124,7 @@ class Member(_Extended):
 
 
 class Team(_Extended):
-    """The team of one run, passed to its workflow. Clients make ids from the number of `requests` so far, by (agent,
-    slot)."""
+    """The team of one run, passed to its workflow. `requests`: by (agent, slot) how many so far; ids contain it."""
 
     name: ClassVar[None] = None
 

@@ -252,8 +252,7 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _end(text: str, shown: str, start: str) -> int | None:
-    """Where a text ends that begins with `shown` and, with other white space, the rest of `start`; None if it does not
-    begin so."""
+    """Where a text's beginning ends: `shown`, then the rest of `start` with other white space; None without it."""
     if not (text.startswith(shown) and start.startswith(shown)):
         return None
     at = len(shown)

@@ -166,8 +166,7 @@ def check_same(mine: Sequence[str], theirs: Sequence[str], where: str) -> None:
 
 
 def _load_all(only: str | None, more: Imports, strict: bool) -> Plugins:
-    """Load the built-in parts, the installed plugins, and `more`. MarlError where a built-in one, or if `strict` one of
-    `more`, is broken."""
+    """Load built-in parts, plugins and `more`. MarlError: a built-in one or, if `strict`, one of `more` is broken."""
     installed: dict[Source, Callable[[], object]] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         if only is None or point.name in only.split(","):

@@ -42,8 +42,7 @@ def start(work: str, folder: Path, config: Any, display: Display, lock: int | No
 
 
 class RunEvents:
-    """Shows the events of a run, and keeps what is needed after its end; timing.json has the start times of its phases
-    in seconds since the command."""
+    """Shows a run's events, and keeps what is needed at its end; timing.json: when its phases began, in seconds."""
 
     def __init__(self, folder: Path, display: Display, backend: str) -> None:
         self.folder, self.display = folder, display
@@ -192,7 +191,9 @@ def _variables(gpu: bool) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if not gpu:
+    if gpu:  # FlashInfer's sampler, compiled when it is first used, does not return log-probs of what it draws
+        variables["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+    else:
         variables |= {
             # one thread per process, because several processes share few cores
             "OMP_NUM_THREADS": "1",

@@ -74,8 +74,7 @@ class TaskSet(Options):
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The sides that `score` has a number for; () if it returns the team's. Compared with the agents' before a run
-        starts."""
+        """The sides that `score` has a number for; () if it returns the team's. Checked before a run starts."""
         return ()
 
     def score(self, task: Task, answer: Any) -> Any:

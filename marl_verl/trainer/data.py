@@ -92,8 +92,7 @@ class AdvantageMemory:
         self.values: Memory = {}
 
     def recall(self, table: RowTable, keep: bool = True) -> RowTable:
-        """The table with the columns that the advantage computes from earlier steps. `keep`: whether later steps
-        remember these rows."""
+        """The table with the advantage's columns of earlier steps. `keep`: whether later steps remember these rows."""
         table, after = self.algorithm.recall(table, self.values)
         if keep:
             self.values = after

@@ -149,8 +149,7 @@ class Algorithm:
         return table
 
     def placed(self, table: RowTable) -> RowTable:
-        """The table with the team reward of each episode as component "team" of its rows `Returns.team_rows`, and 0 on
-        its other rows."""
+        """The table with each episode's team reward as component "team" of `Returns.team_rows`, 0 on its other rows."""
         if np.isnan(table.team_reward).all():
             return table
         compared = table.compared

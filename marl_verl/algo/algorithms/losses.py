@@ -32,8 +32,7 @@ OWN = "marl:"
 
 @dataclass(frozen=True)
 class Loss:
-    """A policy loss, as verl settings: a function with the parameters `PARAMETERS`, or one of verl's that `actor`
-    selects."""
+    """A policy loss as verl settings: a function with parameters `PARAMETERS`, or one of verl's, chosen by `actor`."""
 
     actor: Mapping[str, Any]  # merged into `actor_rollout_ref.actor`; a policy's own settings take precedence
     # merged into `algorithm.rollout_correction`: servers sample with other probabilities than the trainer computes

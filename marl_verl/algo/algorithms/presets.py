@@ -24,8 +24,7 @@ def rewards_of(rows: PlainRows) -> list[float]:
 def in_groups(
     values: Sequence[float], rows: PlainRows, columns: Sequence[str], eps: float = 1e-6, raw: bool = False
 ) -> list[float]:
-    """(value - mean) / (std + eps) over the rows with the same columns, std unbiased. A group of one: 0, or `raw` value
-    / (1 + eps)."""
+    """(value - mean) / (std + eps) over rows with equal columns, std unbiased; of one: 0, or `raw` / (1 + eps)."""
     keys = [tuple(row.get(column) for column in columns) for row in rows]
     groups: dict[Any, list[float]] = {}
     for key, value in zip(keys, values, strict=True):

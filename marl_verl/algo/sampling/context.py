@@ -126,8 +126,7 @@ class SamplingContext:
         await self._reward_turns(turns, episode, run)
 
     async def _reward_turns(self, turns: Sequence[Turn], episode: Episode, run: Run) -> None:
-        """Set `invalid`; `role` if the agent has a role reward; and of the agent's `amounts` in the episode those that
-        the mix requires."""
+        """Set `invalid`, `role` if the agent has a role reward, and those of its `amounts` that the mix requires."""
         by_reward: dict[str, list[Turn]] = {}
         for turn in turns:
             turn.invalid = run.invalid.get(turn.key)

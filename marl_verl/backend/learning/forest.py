@@ -61,8 +61,7 @@ class Forest:
         self.sizes: Ints = np.add.reduceat(self._sizes - self._shared, heads)
 
     def _cut(self, first: int, end: int, most: int) -> int:
-        """Where to divide a tree that is too large, or whose rows share too little: where they share least, near the
-        middle; 0 for another tree."""
+        """Where to cut a tree that is too large or shares too little: where rows share least, near its middle, or 0."""
         sizes, shared = self._sizes[first:end], self._shared[first:end]
         total, longest = int((sizes - shared).sum()), int(sizes.max())
         if total <= longest:  # a path costs no more than its longest row

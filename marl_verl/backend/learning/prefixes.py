@@ -18,6 +18,7 @@ from tensordict import TensorDict
 from torch import distributed
 from torch.nn.utils.rnn import pad_sequence
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
 from verl.workers.engine.fsdp import transformer_impl
 
 from marl_verl.backend.learning.batches import jagged, select
@@ -66,11 +67,10 @@ class SharedPrefixes(transformer_impl.FSDPEngine):
             return super().forward_backward_batch(data, *args, **options)
 
     def _micro_batches(self, data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[TensorDict], list[Any]]:
-        """(the micro-batches, the rows of each): whole trees, at most `limit` tokens together, or parts if ranks need
-        more micro-batches."""
+        """(micro-batches, rows of each): whole trees, at most `limit` tokens, or parts if ranks need more batches."""
         forest = Forest(data["input_ids"], self.masks, limit(data))
         parts = [[forest.rows[tree] for tree in group] for group in bins(forest.sizes, limit(data))]
-        count = torch.tensor(len(parts), device=data["input_ids"].device)
+        count = torch.tensor(len(parts), device=get_device_name())
         distributed.all_reduce(count, distributed.ReduceOp.MAX, dp_group)  # each takes part in every forward pass
         while len(parts) < int(count):
             largest = parts.pop(max(range(len(parts)), key=lambda part: sum(map(len, parts[part]))))

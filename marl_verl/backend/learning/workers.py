@@ -17,6 +17,7 @@ from transformers import AutoModelForTokenClassification
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.trainer.ppo.core_algos import register_policy_loss
 from verl.utils import model as verl_model
+from verl.utils.device import get_torch_device, set_expandable_segments
 from verl.utils.memory_utils import aggressive_empty_cache
 from verl.workers.config import TrainingWorkerConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
@@ -40,8 +41,7 @@ class Adapter:
 
 
 class AdapterTraining(TrainingWorker):
-    """verl's `TrainingWorker` of several policies with an optimiser and a schedule each: its methods apply to the
-    policy in use."""
+    """verl's `TrainingWorker` of policies with an optimiser and a schedule each; methods apply to the one in use."""
 
     def __init__(self, config: TrainingWorkerConfig, adapters: Mapping[str, Adapter]) -> None:
         super().__init__(config)
@@ -77,6 +77,7 @@ class AdapterTraining(TrainingWorker):
         if policy == self.used:
             return
         old, new = self.adapters[self.used], self.adapters[policy]
+        get_torch_device().synchronize()  # verl's copies of offloaded parameters to the host may still be running
         for part in self.engine.module.modules():
             if isinstance(part, FSDPModule):
                 part.reshard()  # gathered copies would still be of the old adapter
@@ -145,8 +146,10 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)  # type: ignore[untyped-decorator]
     async def update_weights(self, global_steps: int | None = None, mode: str = "auto") -> Any:
-        """Send the weights, or all adapters. verl's method wakes the servers up, sends the last adapter, and frees the
-        trainer's memory."""
+        """Send the weights, or all adapters. verl's method wakes servers, sends the last adapter, and frees memory."""
+        if self._names[1:]:  # as verl's method does: not every container lets processes share expandable segments
+            set_expandable_segments(False)
+            get_torch_device().empty_cache()
         if self._names and self.config.rollout.free_cache_engine:
             await self.rollout.resume(tags=["weights"])
         for policy in self._names[:-1]:
@@ -176,8 +179,7 @@ class CriticWorker(TrainingWorker):
 
 
 def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
-    """Load a model with one output per token; a value head that the folder lacks is initialised to 0. verl's function
-    always requests flash-attention."""
+    """verl's function without flash-attention: a model with one output per token; a head that is missing is 0."""
     options = {"dtype": torch_dtype, "config": model_config, "trust_remote_code": trust_remote_code}
     model, info = AutoModelForTokenClassification.from_pretrained(local_path, **options, output_loading_info=True)
     parameters = dict(model.named_parameters())

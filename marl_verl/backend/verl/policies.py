@@ -87,19 +87,35 @@ class Servers(Runtime):
             actors[f"load balancer of policy '{self.name}'"] = self.servers.global_load_balancer
         return actors
 
-    def start_servers(self, workers: Any) -> None:
-        """Start the servers on the devices of training workers, or of slots."""
+    def launch_servers(self, workers: Any) -> Any:
+        """Start the servers' processes, on the devices of training workers or of slots. Returns the future of their
+        start; on a GPU their engines wait for `start_servers`."""
         rank = first_replica_rank(self._arr.rollout.name)
         self.servers = LLMServerManager(config=self.section, worker_group=workers, start_rank=rank)
-        self.servers.global_load_balancer = None
+        self.servers.global_load_balancer, self.servers.rollout_replicas = None, []
 
         async def start() -> None:
-            await self.servers._initialize_llm_servers()
-            if single_server(self.section) is None:
-                await self.servers._init_global_load_balancer()
+            with awaited(f"server of {self.name}"):
+                await self.servers._initialize_llm_servers()
+                if single_server(self.section) is None:
+                    await self.servers._init_global_load_balancer()
 
-        with awaited(f"server of {self.name}"):
-            asyncio.run(start())
+        starting = in_thread(f"servers-{self.name}", lambda: asyncio.run(start()))
+        while not (starting.done() or self._launched()):  # they query workers, which must not be busy, for their GPUs
+            time.sleep(0.02)
+        return starting
+
+    def start_servers(self, starting: Any) -> None:
+        """Let the servers start their engines, and wait for what `launch_servers` returned."""
+        for server in self._launched():
+            server.start_engine.remote()
+        starting.result()
+
+    def _launched(self) -> list[Any]:
+        """The servers; [] until all processes have been started."""
+        replicas = self.servers.rollout_replicas
+        launched = all(len(replica.servers) == replica.nnodes for replica in replicas)
+        return [server for replica in replicas for server in replica.servers] if launched else []
 
 
 class PolicyRuntime(LearningPolicy, Servers):
@@ -112,32 +128,27 @@ class PolicyRuntime(LearningPolicy, Servers):
         self.lock = self.devices.lock(self.group[0].name)
 
     def start(self) -> None:
-        """Start training workers and servers; on a CPU the servers load while the workers build the model."""
+        """Start training workers and servers; on a GPU a pool's policies load their models one after another."""
         if not self.first:
             return
+        role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
+        options = {"config": self._arr, "distillation_config": None, "role": role, "adapters": self.adapters()}
+        classes = {role: RayClassWithInitArgs(cls=ray.remote(PolicyWorker), **options)}
+        for critic in self.critics:
+            classes[CRITIC] = RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=critic.training()[0])
+        group = RayWorkerGroup(
+            resource_pool=self.devices.resources(),
+            ray_cls_with_init=create_colocated_worker_cls(class_dict=classes),
+            device_name=self.config.trainer.device,
+            master_port_range=rendezvous_ports(),
+        )
+        spawned = group.spawn(prefix_set=set(classes))
+        self.workers = spawned[role]
+        starting = self.launch_servers(self.workers)
+        # vLLM measures the device's free memory while it starts: no other process may allocate or free any meanwhile
         with self.lock:
-            role = "actor_rollout_ref" if self._reference and not self._lora else "actor_rollout"
-            options = {"config": self._arr, "distillation_config": None, "role": role, "adapters": self.adapters()}
-            classes = {role: RayClassWithInitArgs(cls=ray.remote(PolicyWorker), **options)}
-            for critic in self.critics:
-                classes[CRITIC] = RayClassWithInitArgs(cls=ray.remote(CriticWorker), config=critic.training()[0])
-            group = RayWorkerGroup(
-                resource_pool=self.devices.resources(),
-                ray_cls_with_init=create_colocated_worker_cls(class_dict=classes),
-                device_name=self.config.trainer.device,
-                master_port_range=rendezvous_ports(),
-            )
-            spawned = group.spawn(prefix_set=set(classes))
-            self.workers = spawned[role]
-            if cpu_run():
-                servers = in_thread(f"servers-{self.name}", lambda: self.start_servers(self.workers))
-                self._wait_until_launched(servers)
-                self._init_models(spawned)
-                servers.result()
-            else:
-                # vLLM measures the device's free memory while it starts: no other process may allocate meanwhile
-                self._init_models(spawned)
-                self.start_servers(self.workers)
+            self._init_models(spawned)
+            self.start_servers(starting)
             engine = omega_conf_to_dataclass(self._arr.rollout.checkpoint_engine)
             engine.backend = "naive"
             replicas = self.servers.get_replicas()
@@ -145,14 +156,6 @@ class PolicyRuntime(LearningPolicy, Servers):
             for policy in self.group:
                 policy.servers = self.servers
             self.sleep()
-
-    def _wait_until_launched(self, starting: Any) -> None:
-        """Wait until the server actors exist: they query the training workers' nodes and GPUs before `init_model`."""
-        while not starting.done():
-            replicas = getattr(getattr(self, "servers", None), "rollout_replicas", [])
-            if replicas and all(replica.servers for replica in replicas):
-                return
-            time.sleep(0.02)
 
     def _init_models(self, spawned: Mapping[str, Any]) -> None:
         seed = self.seed
@@ -211,8 +214,9 @@ class FrozenRuntime(Servers):
     step = 0  # the servers begin with the policy before training
 
     def start(self) -> None:
+        starting = self.launch_servers(self.devices.slots())
         with self.lock:
-            self.start_servers(self.devices.slots())
+            self.start_servers(starting)
             if self.policy.past is not None:
                 asyncio.run(self._call("set_global_steps", global_steps=self.step))
             self.sleep()

@@ -29,6 +29,7 @@ LOOPBACK = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray then listens on 127.0.0.1, as it does on those systems
     "GLOO_SOCKET_IFNAME": "lo",
     "NCCL_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
 }
 """Environment of a run on one machine, unless the user has set it: nothing listens on the network."""
 RAY = {

@@ -41,6 +41,16 @@ class PolicyServer(vLLMHttpServer):
 
     versions: dict[int, int]
     """Number of an adapter -> the version of its weights; empty without `base: shared`."""
+    may_start = cpu_run()
+    """Whether the engine may start: on a GPU it measures the free memory, which must not change meanwhile."""
+
+    async def start_engine(self) -> None:
+        self.may_start = True
+
+    async def launch_server(self, *args: Any, **options: Any) -> None:
+        while not self.may_start:
+            await asyncio.sleep(0.02)
+        await super().launch_server(*args, **options)
 
     async def generate(self, *args: Any, adapter: int | None = None, **options: Any) -> Any:
         """verl's method; `adapter` is the number of the request's adapter on a shared base model."""
@@ -58,6 +68,8 @@ class PolicyServer(vLLMHttpServer):
     def _preprocess_engine_kwargs(self, engine_kwargs: dict[str, Any]) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)
         self.adapters = int(engine_kwargs.pop("max_loras", 1))  # verl would set it back to 1
+        if server_gpus(self.config) == 1:  # vLLM's default: no separate worker process; verl's is "mp"
+            engine_kwargs.setdefault("distributed_executor_backend", "uni")
         self.versions = {}
 
     def _get_worker_extension_cls(self) -> str:

@@ -23,8 +23,7 @@ KILLED = "killed or out of memory, see train.log"
 
 
 class Watch:
-    """Ends this process when one of the run's actors (name in error messages -> Ray's handle) is dead. `activity`
-    returns what the run is doing, e.g. `Phases.describe`."""
+    """Ends this process when one of the run's actors (name in errors -> handle) is dead; `activity`: of the run."""
 
     def __init__(self, actors: Mapping[str, Any], activity: Callable[[], str], host: Host) -> None:
         self._actors, self._activity, self._host = dict(actors), activity, host

@@ -59,10 +59,8 @@ def _device_module() -> types.ModuleType:
     """`torch.cpu`, with the functions that verl expects of a device module and `torch.cpu` lacks."""
     module = types.ModuleType("marl_verl.backend.verl.platforms.cpu.device")
     functions = {name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")}
-    for name in ("memory_reserved", "max_memory_reserved"):
-        functions[name] = _resident
-    for name in ("reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"):
-        functions[name] = _nothing
+    functions |= dict.fromkeys(("memory_reserved", "max_memory_reserved"), _resident)
+    functions |= dict.fromkeys(("reset_peak_memory_stats", "ipc_collect", "set_device", "manual_seed_all"), _nothing)
     functions |= {"memory_allocated": _allocated, "max_memory_allocated": _allocated, "empty_cache": return_memory}
     functions |= {"mem_get_info": _mem_get_info, "manual_seed": torch.manual_seed, "get_device_name": _always("CPU")}
     functions["get_rng_state"] = lambda *_: torch.get_rng_state()
