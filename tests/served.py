@@ -1,15 +1,30 @@
-"""What the servers of a run sampled, and how far a model's log-probs are from theirs."""
+"""The servers' module; what the servers of a run sampled, and how far a model's log-probs are from theirs."""
 
+import importlib
+import importlib.metadata
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from marl_verl_testing.real import Finished
 
 Acts = list[tuple[list[int], list[int], list[float]]]
 """(prompt, response, log-probs of the response) of each act."""
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Any]:
+    """The module, during whose import verl must find vLLM on a CPU."""
+    pytest.importorskip("vllm")
+    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.metadata, "version", importlib.metadata.version)
+        workarounds.alias_vllm_version()
+        yield importlib.import_module("marl_verl.backend.verl.vllm_servers")
 
 
 def turns(run: Finished, step: int) -> list[tuple[str, dict[str, Any]]]:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from marl_verl.backend.learning import workers
 from tests.verl_actor import Actor, Row
 
 pytestmark = pytest.mark.slow
@@ -32,14 +34,12 @@ def _shared(model: Path) -> Actor:
     """Both policies on one worker."""
     from verl.utils.config import omega_conf_to_dataclass
 
-    from marl_verl.backend.learning.workers import Adapter, PolicyWorker
-
-    def make(config: object, role: str) -> PolicyWorker:
+    def make(config: object, role: str) -> workers.PolicyWorker:
         policies = {}
         for name, rate in RATES.items():
             optim = replace(omega_conf_to_dataclass(config.actor).optim, lr=rate)  # type: ignore[attr-defined]
-            policies[name] = Adapter(SEEDS[name], optim)
-        return PolicyWorker(config=config, role=role, adapters=policies)
+            policies[name] = workers.Adapter(SEEDS[name], optim)
+        return workers.PolicyWorker(config=config, role=role, adapters=policies)
 
     actor = Actor(model, "ppo-clip", *SETTINGS, make=make)
     for name in SEEDS:
@@ -80,6 +80,25 @@ def test_each_policy_learns_as_in_a_worker_of_its_own(verl_model: Path) -> None:
         assert not _equal(both.weights(), begun[name])
 
 
+def test_copies_to_the_host_are_awaited(verl_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `param_offload` on a GPU, verl's copies of parameters go on after its call."""
+    both = _shared(verl_model)
+    both.worker.use("one")
+    whole, late = both.weights(), [(w.data, w.data.clone()) for w in both.worker.actor._trained()]
+
+    def arrive() -> None:
+        while late:
+            parameter, value = late.pop()
+            parameter.copy_(value)
+
+    monkeypatch.setattr(workers, "get_torch_device", lambda: SimpleNamespace(synchronize=arrive))
+    for parameter, _ in late:
+        parameter.zero_()
+    both.worker.use("two")
+    both.worker.use("one")
+    assert _equal(both.weights(), whole)
+
+
 def test_checkpoints_are_those_of_separate_policies(verl_model: Path, tmp_path: Path) -> None:
     both, whole = _shared(verl_model), {}
     for name in SEEDS:
@@ -105,21 +124,15 @@ def test_checkpoints_are_those_of_separate_policies(verl_model: Path, tmp_path: 
         assert _equal(alone.weights(), whole[name])
 
 
-# An adapter that verl merges into the weights of the servers, base + (alpha / r) B A; training does not notice
-
-
-RANK, ALPHA = 2, 8
-
-
 def _find(weights: dict[str, torch.Tensor], *parts: str) -> torch.Tensor:
     (only,) = (weight for name, weight in weights.items() if all(part in name for part in parts))
     return only
 
 
 def test_the_servers_receive_base_and_adapter_merged(verl_model: Path) -> None:
-    model = "actor_rollout_ref.model."
-    settings = (f"{model}lora_rank={RANK}", f"{model}lora_alpha={ALPHA}", f"{model}lora.merge=true")
-    actor = Actor(verl_model, "ppo-clip", *settings, "actor_rollout_ref.actor.optim.lr=1")
+    """verl merges an adapter into the weights of the servers, base + (alpha / r) B A; training does not notice."""
+    merged = "actor_rollout_ref.model.lora.merge=true"
+    actor = Actor(verl_model, "ppo-clip", *SETTINGS[:2], merged, "actor_rollout_ref.actor.optim.lr=1")
     rows = [Row([5, 6, 7], [8, 9], advantage, [0.0, 0.0], [0.0, 0.0]) for advantage in (1.0, -0.5)]
     for _ in range(6):  # A begins to learn when B is not zero any more
         actor.update(rows, LOG_PROBS)
@@ -127,7 +140,7 @@ def test_the_servers_receive_base_and_adapter_merged(verl_model: Path) -> None:
     sent = dict(actor.worker.actor.engine.get_per_tensor_param(base_sync_done=True)[0])
     place = "layers.0.mlp.down_proj."
     base = _find(before, place, "base_layer")
-    update = ALPHA / RANK * _find(before, place, "lora_B") @ _find(before, place, "lora_A")
+    update = 8 / 2 * _find(before, place, "lora_B") @ _find(before, place, "lora_A")
     assert update.abs().max() > 0.005  # more than the tolerance below
     assert not any("lora" in name or "base_layer" in name for name in sent)
     layer = sent[f"model.{place}weight"].double()

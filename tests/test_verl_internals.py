@@ -104,7 +104,8 @@ PARAMETERS = {  # where -> signatures there
     "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer": (
         "collective_rpc(self, method, timeout, args, kwargs) clear_kv_cache(self) "
         "set_global_steps(self, global_steps) _preprocess_engine_kwargs(self, engine_kwargs) "
-        "_get_worker_extension_cls(self) run_headless(self, args)"
+        "_get_worker_extension_cls(self) run_headless(self, args) "
+        "launch_server(self, master_address, master_port, dp_rpc_port)"
     ),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
         "reload_weights(self, weights_iterator, weights_path, is_checkpoint_format)"

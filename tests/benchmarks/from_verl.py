@@ -120,8 +120,7 @@ def curve(folder: Path, module: str, seed: int) -> list[float]:
 
 
 def report(folder: Path) -> None:
-    """The table of docs/from-verl.md: means over steps, and the difference paired by seed, since the order of the rows
-    of a seed is the same in both."""
+    """The table of docs/from-verl.md: means over steps, and the difference paired by seed, with rows in one order."""
     seeds = [seed for seed in SEEDS if ended(folder, OURS, seed) and ended(folder, STOCK, seed)]
     curves = {(module, seed): curve(folder, module, seed) for module in (OURS, STOCK) for seed in seeds}
     print(f"| steps | {OURS} | {STOCK} | difference, 95 % interval |\n|---|---|---|---|")

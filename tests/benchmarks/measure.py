@@ -16,8 +16,7 @@ MARK = "MARL_BENCH_RUN"
 
 @dataclass
 class Measured:
-    """What was seen of one run. `peak_bytes`: proportional set size, which counts a shared page once. `processes`: the
-    most at once."""
+    """What was seen of one run. `peak_bytes`: proportional set size, a shared page once. `processes`: most at once."""
 
     seconds: float
     peak_bytes: int

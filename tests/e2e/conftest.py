@@ -67,8 +67,7 @@ def log_of(folder: Path) -> str:
 
 
 def left_running(place: Path | None = None) -> list[str]:
-    """Command lines of every process of any marl-verl run, and of Ray or vLLM; with `place`, of those whose PYTHONPATH
-    has a folder in it."""
+    """Command lines of processes of runs, Ray and vLLM; with `place`, of those whose PYTHONPATH has a folder in it."""
     commands = []
     for process in psutil.process_iter():
         try:
@@ -160,8 +159,7 @@ def foreign_ray() -> Iterator[None]:
 
 
 class Whole(NamedTuple):
-    """A run that was killed on Ray and vLLM while it wrote checkpoint 3, and continued in one process, and what its
-    script printed."""
+    """A run killed on Ray and vLLM in checkpoint 3, then continued in one process; what its script printed."""
 
     run: Finished
     script: dict[str, Any]

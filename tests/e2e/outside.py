@@ -1,5 +1,4 @@
-"""The inventory team as programs of their own: each asks its URL once, and prints what it is told. Both rewards come
-back with the answer."""
+"""The inventory team as programs: each asks its URL once, prints what it is told, and gets both rewards back."""
 
 import asyncio
 import sys

@@ -1,5 +1,4 @@
-"""A verl script trains with `python -m marl_verl.main_ppo`: rows, scores and steps. The benchmark compares it with
-stock verl."""
+"""A verl script trains with `python -m marl_verl.main_ppo`: rows, scores, steps. A benchmark compares with verl."""
 
 import json
 import re

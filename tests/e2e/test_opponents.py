@@ -37,8 +37,7 @@ def test_servers_have_the_snapshot_that_a_task_meets(played: Finished) -> None:
 
 
 def without_log_probs(run: Finished) -> dict[str, Any]:
-    """All that a run has recorded. Log-probs, which nothing reads here, depend in the seventh digit on which requests a
-    server has at the same time."""
+    """All that a run has recorded, without log-probs, whose seventh digit depends on a server's other requests."""
     found = recorded(run)
     files = {name: re.sub(rb'"log_probs":\[[^]]*]', b"", content) for name, content in found["files"].items()}
     return {**found, "files": files}

@@ -108,8 +108,7 @@ def play(folder: Path) -> None:
 
 
 def check_memory(run: Finished) -> None:
-    """The episodes of a step, and those of an evaluation, read the notes of the checkpoint before, whatever is written
-    meanwhile."""
+    """Episodes of a step or an evaluation read the notes of the checkpoint before, whatever is written meanwhile."""
     at = {step: run.folder / "checkpoints" / f"step_{step}" / "memory" / "notes.json" for step in (2, 4)}
     before = {file: file.read_text() for file in at.values()}
     evaluation = marl_verl.evaluate(run.folder, step=2, episodes=1, backend="local", progress=False)

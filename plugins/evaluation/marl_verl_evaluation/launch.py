@@ -185,14 +185,12 @@ class Evaluation:
         return float(self.numbers["success"])
 
     def episodes(self) -> Iterator[Episode]:
-        """The stored episodes of the greedy pass: those of the first `marl.rollout.keep_episodes` tasks. Of an edit all
-        continuations."""
+        """The stored episodes of the greedy pass (of `marl.rollout.keep_episodes` tasks), or all of an edit."""
         return iter(read_episodes(self.file.with_suffix(".jsonl")).episodes.values())
 
 
 def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> Evaluation:
-    """Run an evaluation. `lock` is the descriptor of the run's `locked`. Log and episodes are kept in the run directory
-    even if it fails."""
+    """Run an evaluation, whose log and episodes are kept even if it fails. `lock`: the descriptor of `locked`."""
     display.print(_heading(plan))
     file = _free(plan)
     log = file.with_suffix(".log")

@@ -173,8 +173,7 @@ def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed
 
 
 def agent_metrics(reports: Sequence[Report], agent: str) -> dict[str, Any]:
-    """Means of an agent: rewards as in a validation, tokens and shares of its turns (None without turns), turns per
-    episode."""
+    """Means of an agent: rewards, tokens and shares of its turns (None without turns), turns per episode."""
     turns = [turn for report in reports for turn in report.turns if turn.agent == agent]
     episodes = sum(len(report.successes) for report in reports)
     rewards = averages(episode.get(agent, {}) for report in reports for episode in report.rewards)

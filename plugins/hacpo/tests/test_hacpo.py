@@ -110,8 +110,7 @@ def test_an_action_in_the_tokens_of_another_model() -> None:
 
 
 def test_the_objective_of_a_shared_row_by_hand() -> None:
-    """A = 2 and s = 1/2: J = 1/2 * 1/2 * 2. After two updates the bound is 1 - 0.8 + 2 * 0.2 = 0.6: J = 0.6 * 0.6 * 2,
-    without gradient."""
+    """A = 2, s = 1/2: J = 1/2 * 1/2 * 2. After two updates, bound 1 - 0.8 + 2 * 0.2: J = 0.6 * 0.6 * 2, no gradient."""
     import torch
 
     settings = SimpleNamespace(clip_ratio_low=3e-4, clip_ratio_high=4e-4, global_batch_info={})

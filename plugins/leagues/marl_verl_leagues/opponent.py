@@ -214,8 +214,7 @@ def read(checkpoint: Path, policy: str) -> dict[str, Any]:
 
 
 class Past:
-    """The pools of a run, their snapshots on disk, and the servers that act with them. A part of a checkpoint, in its
-    `folder`."""
+    """The pools of a run, their snapshots on disk, and their servers. A part of a checkpoint, in its `folder`."""
 
     folder = FOLDER
 

@@ -107,8 +107,7 @@ def save_as_shards(mesh: DeviceMesh, module: Any, optimizer: Any) -> None:
 
 
 def log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """log softmax(logits)[label] of n tokens, from logits [n, vocabulary]: without flash-attn, verl's function takes
-    one token at a time."""
+    """log softmax(logits)[label] of n tokens, of logits [n, vocabulary]; verl's function may take one at a time."""
     count = max(1, CHUNK // logits.shape[-1])
     if logits.dtype in (torch.float32, torch.float64):
         sums = torch.cat([part.logsumexp(-1) for part in logits.split(count)])

@@ -18,8 +18,7 @@ _prompt = threading.RLock()  # one thread at a time reads the terminal
 @contextmanager
 def breakpoints(stopped: Callable[[], object]) -> Iterator[None]:
     """In this context `breakpoint()` calls `stopped` and opens a prompt, or another debugger of PYTHONBREAKPOINT.
-    The first one marks the process as being debugged, for its whole life: limits that expire from then on are
-    ignored."""
+    The first one marks the process as being debugged, for its whole life: limits are ignored from then on."""
     previous = sys.breakpointhook
 
     def stop(*arguments: Any, **options: Any) -> Any:

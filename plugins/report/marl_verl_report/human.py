@@ -42,8 +42,7 @@ class Page:
 
 
 class Human:
-    """A script: each text that is typed is an action. After a person has left all its acts fail. `trained`: for
-    training runs."""
+    """A script: each typed text is an action. After a person has left, acts fail. `trained`: for training runs."""
 
     alone = True  # one episode at a time, so that questions of several are not mixed
     page: ClassVar[Page | None] = None

@@ -141,8 +141,7 @@ def default_cache() -> Path:
 
 @contextlib.contextmanager
 def written(target: Path) -> Iterator[Path]:
-    """A path to write, which becomes the folder `target`, completely or not at all; one that another process has
-    written meanwhile stays."""
+    """A path to write, which becomes the folder `target`, completely or not at all, if nobody else has written it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as unfinished:
         yield Path(unfinished) / "model"

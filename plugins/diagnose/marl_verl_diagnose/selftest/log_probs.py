@@ -1,8 +1,8 @@
 """The actor's forward and backward pass: `python -m marl_verl_diagnose.selftest.log_probs FOLDER`; log-probs.json.
 
-verl's training worker in this process, without Ray or servers. Rows of unequal lengths are one micro-batch. Its
-log-probs must not depend on how verl batches rows (packed or padded), on fused kernels, or on whether the entropy is
-computed. Uses verl internals: its worker's methods.
+verl's training worker in this process, without Ray or servers. Rows of unequal lengths, with prompts that begin alike,
+are one micro-batch. Its log-probs must not depend on how rows are batched (packed, padded, or with shared prefixes), on
+fused kernels, or on whether the entropy is computed. Uses verl internals: its worker's methods.
 """
 
 import copy
@@ -24,7 +24,7 @@ from marl_verl_diagnose.memory import sizes, training
 
 TOKENS = {True: (4096, 16384), False: (256, 512)}  # whether on a GPU -> tokens of the micro-batches
 SHARES = (2, 4, 8, 8)  # a row's length is tokens / share
-BATCHES = {False: ("packed", "padded"), True: ("fused",)}  # whether with fused kernels -> how rows are batched
+BATCHES = {False: ("packed", "padded", "shared"), True: ("fused",)}  # whether with fused kernels -> ways of batching
 LARGE = Shape(hidden=1024, layers=8, heads=16, kv_heads=8, head_dim=64, mlp=3072, context=32768)  # 0.24 B parameters
 SMALL = Shape(context=1024)
 VOCABULARY = {True: 151_936, False: 4_096}  # whether on a GPU -> number of tokens
@@ -50,6 +50,7 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     import torch
 
+    from marl_verl.backend.learning.prefixes import SHARE
     from marl_verl.backend.learning.workers import PolicyWorker
 
     model, table = random_model(folder, gpu), list[dict[str, Any]]()
@@ -63,10 +64,11 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
         for (tokens, reference), batch, entropy in product(references.items(), BATCHES[fused], (False, True)):
             print(f"{tokens} tokens, {batch}, entropy {entropy} ...", flush=True)
             options = {"use_remove_padding": batch != "padded", "use_fused_kernels": fused}
-            options["calculate_entropy"] = entropy
+            options |= {"calculate_entropy": entropy, SHARE: batch == "shared"}
             positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
             needed = _estimate(settings, positions, options, gpu)
             row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
+            row["branches"] = worker.masks()
             if needed > memory:
                 row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
             else:
@@ -98,11 +100,13 @@ def random_model(work: Path, gpu: bool) -> str:
 
 
 def _rows(tokens: int) -> list[Any]:
-    """Token ids of rows of unequal lengths, `tokens` together; the second half of each is its response."""
+    """Token ids of rows of unequal lengths, `tokens` together; the second half of each is its response, and the first
+    one begins as those of all others."""
     import torch
 
     draw = torch.Generator().manual_seed(tokens)
-    return [torch.randint(8, 4096, (tokens // share,), generator=draw) for share in SHARES]
+    rows = [torch.randint(8, 4096, (tokens // share,), generator=draw) for share in SHARES]
+    return [torch.cat([rows[0][: len(row) // 2], row[len(row) // 2 :]]) for row in rows]
 
 
 def _reference(model: str, rows: list[Any], gpu: bool) -> Any:
@@ -150,8 +154,7 @@ def _estimate(settings: Any, positions: int, options: dict[str, bool], gpu: bool
 
 
 def _measured(worker: Any, tokens: int, expected: Any, options: dict[str, Any], gpu: bool) -> dict[str, float]:
-    """One forward pass, compared with the reference, and one update: differences, gradient, seconds, peak memory (on a
-    GPU)."""
+    """A forward pass, compared with the reference, and an update: differences, gradient, seconds, peak memory."""
     import torch
     from verl.workers.utils.padding import response_from_nested
 
