@@ -11,7 +11,6 @@ import pytest
 from tests.served import servers as servers
 
 pytestmark = pytest.mark.slow
-pytest.importorskip("vllm")
 
 
 class Engine:

@@ -47,9 +47,7 @@ def test_requests_carry_the_adapter_of_their_policy(servers: Any, monkeypatch: p
     from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 
     seen: list[Any] = []
-    engine = servers.with_adapter(
-        lambda prompt, lora_request=None: seen.append(lora_request and lora_request.lora_int_id)
-    )
+    engine = servers.with_adapter(lambda _, lora_request=None: seen.append(lora_request and lora_request.lora_int_id))
 
     class Server(servers.PolicyServer):  # type: ignore[misc]
         def __init__(self) -> None:
