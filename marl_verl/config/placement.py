@@ -163,7 +163,7 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
 def _memory_problems(pool: Pool, rollouts: Mapping[str, Any]) -> Iterator[str]:
     """Whether the servers of a shared pool fit in memory while all are awake, and can sleep during training."""
     shares = {name: float(rollout.gpu_memory_utilization) for name, rollout in rollouts.items()}
-    if sum(shares.values()) > 1:
+    if sum(shares.values()) >= 1:
         terms = " + ".join(f"{share:g} ({name})" for name, share in shares.items())
         fact = f"the servers on pool '{pool.name}' would take {terms} = {sum(shares.values()):.2f} of each GPU's memory"
         yield f"{fact}: set marl.policies.<name>.rollout.gpu_memory_utilization so that they add up to less than 1"
