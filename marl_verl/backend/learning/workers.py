@@ -176,6 +176,7 @@ class CriticWorker(TrainingWorker):
         verl_model.load_valuehead_model = load_value_model  # verl's engine looks it up when it builds the model
         super().reset()
         share_prefixes(self.engine)
+        aggressive_empty_cache(force_sync=True)  # as `init_model`
 
 
 def load_value_model(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
