@@ -31,8 +31,7 @@ TEXTS = (".json", ".jsonl", ".yaml", ".py", ".gz")
 
 
 def check_run_directory(folder: Path) -> None:
-    """Raise MarlError if there is a link, a file that is not a regular one, or too large a text below a run directory,
-    which itself may be a link."""
+    """MarlError for a link, an irregular file or too large a text below a run directory, which may be a link."""
     for path, names, files in os.walk(folder):
         if Path(path) == folder:
             names[:] = [name for name in names if name not in TRACKERS]

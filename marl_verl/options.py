@@ -104,8 +104,7 @@ class Names:
 
 
 Find = Callable[[type[Part] | None, str, str], Any]
-"""(base class of a part, or None for a function; its name; config key) -> a subclass or an object, or the function.
-MarlError for an unknown name."""
+"""(base class of a part or None; name; config key) -> a subclass or object, or the function; MarlError if unknown."""
 
 
 def build(

@@ -35,8 +35,7 @@ class Engine:
 
 
 def test_a_server_of_one_gpu_has_no_worker_process_and_waits_on_a_gpu(servers: Any, monkeypatch: Any) -> None:
-    sizes = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    options: dict[str, Any] = {}
+    sizes, options = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size"), {}
 
     class Server(servers.PolicyServer):  # type: ignore[misc]
         may_start, config = False, SimpleNamespace(**dict.fromkeys(sizes, 1))

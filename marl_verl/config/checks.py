@@ -98,8 +98,7 @@ def check_machine(folder: Path) -> Iterator[str]:
 
 
 def check_with_verl(config: DictConfig, resolved: DictConfig) -> None:
-    """Make verl's own config objects and look up its losses, if a recipe sets what they read: the imports take seconds.
-    MarlError with verl's error."""
+    """Make verl's config objects and look up losses, if a recipe sets what they read; MarlError with verl's error."""
     settings = settings_of(OmegaConf.to_container(config), defaults_of(config))  # type: ignore[arg-type]
     tried = [f"{name}={shown(value)}" for key, name, value in settings if re.search(r"loss(_agg)?_mode$", key)]
     if not tried:

@@ -58,8 +58,7 @@ def with_flat(algorithm: Algorithm, options: Mapping[str, Any], where: str) -> A
 
 
 def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]) -> Any:
-    """The part, or function if `base` is None, with a short name in one of the modules, or at "package.module:Class".
-    MarlError if there is none."""
+    """The part (`base` None: function) of a short name in the modules, or at "package.module:Class"; or MarlError."""
     kind = "column function" if base is None else base.kind
     if ":" in name:
         part = imported(name, where)

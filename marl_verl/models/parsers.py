@@ -158,8 +158,7 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
 
 
 def _forced(text: str, choice: Any) -> list[dict[str, str]]:
-    """The calls of a completion that structured outputs restricted to calls (`tool_choice` required, or a function);
-    none if it was cut at its limit."""
+    """The calls of a completion restricted to calls (`tool_choice` required, or a function); none if it was cut off."""
     try:
         values = json_value(text)
         named = [{"name": choice["function"]["name"], "parameters": values}] if choice != "required" else values

@@ -43,8 +43,7 @@ def by_set(reports: Sequence[Report]) -> dict[str, list[Report]]:
 def team_metrics(
     table: RowTable, result: AdvantageResult, reports: list[Report], metrics: Sequence[Metric] = ()
 ) -> dict[str, float]:
-    """Team success of the sampled episodes, outcomes of sides, measures of answers, failures, each agent's statistics,
-    and the algorithm's own metrics."""
+    """Success of sampled episodes, outcomes of sides, measures, failures, agents' statistics, the algorithm's own."""
     scores = [score for report in reports for score in report.scores]
     measures = [row for report in reports for row in report.measures]
     reasons = Counter(failure.reason for report in reports for failure in report.failures)
