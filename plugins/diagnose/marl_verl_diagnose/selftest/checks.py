@@ -210,8 +210,8 @@ def test_export_eval(place: Place, record_property: Record) -> None:
 
 
 def recipe(place: Place, policies: Mapping[str, Any], pool: bool = True, eager: bool = False) -> dict[str, Any]:
-    """A recipe of the inventory task; `policies`: name -> its settings, for the agents of that name or for both;
-    `eager`: servers start faster, without CUDA graphs."""
+    """A recipe of the inventory task; `policies`: name -> settings, for agents of that name or both; `eager`: a faster
+    start, without CUDA graphs."""
     common = {"tiny": TINY_GPU if place.gpu else TINY, **({"pool": "all"} if pool else {})}
     # a loss with importance weights: its metrics compare sampled and recomputed log-probs
     settings = {name: {"loss": "ppo-clip-tis", **common, **section} for name, section in policies.items()}

@@ -100,8 +100,7 @@ def random_model(work: Path, gpu: bool) -> str:
 
 
 def _rows(tokens: int) -> list[Any]:
-    """Token ids of rows of unequal lengths, `tokens` together; the second half of each is its response, and the first
-    one begins as those of all others."""
+    """Token ids of rows of unequal lengths, `tokens` together: prompts that begin alike, and as many response tokens."""
     import torch
 
     draw = torch.Generator().manual_seed(tokens)
