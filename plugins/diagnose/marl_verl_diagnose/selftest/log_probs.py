@@ -100,7 +100,7 @@ def random_model(work: Path, gpu: bool) -> str:
 
 
 def _rows(tokens: int) -> list[Any]:
-    """Token ids of rows of unequal lengths, `tokens` together: prompts that begin alike, and as many response tokens."""
+    """Token ids of rows of unequal lengths, `tokens` together: prompts that begin alike, and responses as long."""
     import torch
 
     draw = torch.Generator().manual_seed(tokens)
