@@ -210,8 +210,7 @@ def test_export_eval(place: Place, record_property: Record) -> None:
 
 
 def recipe(place: Place, policies: Mapping[str, Any], pool: bool = True, eager: bool = False) -> dict[str, Any]:
-    """A recipe of the inventory task; `policies`: name -> settings, for agents of that name or both; `eager`: a faster
-    start, without CUDA graphs."""
+    """A recipe of the inventory task; `policies`: name -> settings, for its agent or both; `eager`: no CUDA graphs."""
     common = {"tiny": TINY_GPU if place.gpu else TINY, **({"pool": "all"} if pool else {})}
     # a loss with importance weights: its metrics compare sampled and recomputed log-probs
     settings = {name: {"loss": "ppo-clip-tis", **common, **section} for name, section in policies.items()}
@@ -274,8 +273,8 @@ def colocated(place: Place) -> tuple[Run, list[int]]:
 def adapter(place: Place) -> Run:
     """LoRA beside a frozen policy on one pool, with the critic of MAPPO."""
     content = recipe(place, {"holder": LORA, "asker": {"frozen": True, "loss": None}}, eager=True)
-    content["marl"]["algorithm"] = {"name": "mappo"}
-    content["marl"]["critic"] = {"tiny": {**(TINY_GPU if place.gpu else TINY), "steps": 20}}
+    tiny = {**(TINY_GPU if place.gpu else TINY), "steps": 20}
+    content["marl"] |= {"algorithm": {"name": "mappo"}, "critic": {"tiny": tiny}}
     return trained(place, "adapter", content)
 
 

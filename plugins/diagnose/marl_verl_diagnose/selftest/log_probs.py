@@ -1,8 +1,7 @@
 """The actor's forward and backward pass: `python -m marl_verl_diagnose.selftest.log_probs FOLDER`; log-probs.json.
 
-verl's training worker in this process, without Ray or servers. Rows of unequal lengths, with prompts that begin alike,
-are one micro-batch. Its log-probs must not depend on how rows are batched (packed, padded, or with shared prefixes), on
-fused kernels, or on whether the entropy is computed. Uses verl internals: its worker's methods.
+verl's worker in this process, without Ray or servers. The log-probs of rows, of unequal lengths and with prompts that
+begin alike, must not depend on batching (packed, padded, shared prefixes), fused kernels, or the entropy being computed.
 """
 
 import copy
@@ -67,8 +66,8 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
             options |= {"calculate_entropy": entropy, SHARE: batch == "shared"}
             positions = len(SHARES) * tokens // min(SHARES) if batch == "padded" else tokens
             needed = _estimate(settings, positions, options, gpu)
-            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "estimate GiB": needed}
-            row["branches"] = worker.masks()
+            row: dict[str, Any] = {"batch": batch, "tokens": tokens, "entropy": entropy, "branches": worker.masks()}
+            row["estimate GiB"] = needed
             if needed > memory:
                 row["skipped"] = f"about {needed:.0f} GiB are needed, and the GPU has {memory:.0f}"
             else:
@@ -81,8 +80,7 @@ def measure(folder: Path, gpu: bool) -> list[dict[str, Any]]:
 
 
 def random_model(work: Path, gpu: bool) -> str:
-    """The folder of a random Qwen3, made on the first call. On a GPU it has the vocabulary size of the real ones; its
-    words are those of the inventory task, and fillers."""
+    """The folder of a random Qwen3, made on the first call: words of the inventory task, and fillers."""
     import torch
     from marl_verl_tiny.factory import make_model, make_tokenizer
 
