@@ -1,7 +1,7 @@
 """The actor's forward and backward pass: `python -m marl_verl_diagnose.selftest.log_probs FOLDER`; log-probs.json.
 
 verl's worker in this process, without Ray or servers. The log-probs of rows, of unequal lengths and with prompts that
-begin alike, must not depend on batching (packed, padded, shared prefixes), fused kernels, or the entropy being computed.
+begin alike, must not depend on batching (packed, padded, shared prefixes), fused kernels or a computed entropy.
 """
 
 import copy
