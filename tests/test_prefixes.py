@@ -207,14 +207,14 @@ SHAPE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidd
 SHAPE |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 128}
 
 
-@pytest.mark.parametrize(
-    ("kind", "masks"), [("Llama", True), ("Qwen2", True), ("Mistral", False), ("Gemma3Text", False)]
-)
-def test_other_models_get_trees_or_paths(kind: str, masks: bool, verl_model: Path, tmp_path: Path) -> None:
-    """The last two have sliding windows."""
+WINDOWS = [("Mistral", 59), ("Mistral", 60), ("Gemma3Text", 59), ("Gemma3Text", 60)]  # rows may have 60 tokens
+
+
+@pytest.mark.parametrize(("kind", "window"), [("Llama", None), ("Qwen2", None), *WINDOWS])
+def test_other_models_get_trees_or_paths(kind: str, window: int | None, verl_model: Path, tmp_path: Path) -> None:
     import transformers
 
-    config = getattr(transformers, f"{kind}Config")(**SHAPE)
+    config = getattr(transformers, f"{kind}Config")(**SHAPE, **({"sliding_window": window} if window else {}))
     shutil.copytree(verl_model, tmp_path / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -223,5 +223,5 @@ def test_other_models_get_trees_or_paths(kind: str, masks: bool, verl_model: Pat
     for how, name in ((False, "separate"), (True, "shared")):
         actor = Actor(tmp_path / "model", "ppo-clip", *GIVEN, f"marl.run.share_prefixes={how}")
         results[name], _ = actor.update(TALK, [torch.full((len(row.response),), -3.0) for row in TALK], updates=2)
-        assert actor.worker.masks() == (kind in ("Llama", "Qwen2"))
+        assert actor.worker.masks() == (window != 59)
     assert_close(results, 1e-5)

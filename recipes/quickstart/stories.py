@@ -42,6 +42,16 @@ class ReadAndCalculate(Workflow):
         return answer.text.rpartition("=")[2].strip()
 
 
+class OneReader(Workflow):
+    """One agent writes the sum and its result."""
+
+    async def run(self, task, team):
+        solved = [(story, f"{total} = {value(total)}") for story, total in READER[:2]]
+        agent = team[team.agents[0]]
+        text = (await agent.act(chat("Write the sum.", solved, task.prompt))).text
+        return text.partition("\n")[0].rpartition("=")[2].strip()
+
+
 class Stories(TaskSet):
     """Addition and subtraction up to 20, in six stories. One pair of numbers in five is in test tasks only."""
 
@@ -81,3 +91,4 @@ def marl_register(registry):
     registry.reward("right-sum", right_sum)
     registry.reward("right-result", right_result)
     registry.workflow("read-and-calculate", ReadAndCalculate)
+    registry.workflow("one-reader", OneReader)

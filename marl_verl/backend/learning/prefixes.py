@@ -179,8 +179,10 @@ def obeys_masks(engine: Any) -> bool:
     config = module.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]
     windows = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    limits = settings.max_token_len_per_gpu, settings.infer_max_token_len_per_gpu  # of a row, or None
+    short = windows and not all(limit and limit <= windows for limit in limits)
     divided = settings.ulysses_sequence_parallel_size > 1 or settings.use_fused_kernels
-    if divided or config._attn_implementation != "sdpa" or {*layers} != {"full_attention"} or windows:
+    if divided or short or config._attn_implementation != "sdpa" or {*layers} - {"full_attention", "sliding_attention"}:
         return False
     device = next(module.parameters()).device
     rows = torch.tensor([1, 2, 3, 4, 5, 0]), torch.tensor([1, 2, 3, 5, 4, 0])  # trees have no last tokens
@@ -195,10 +197,8 @@ def obeys_masks(engine: Any) -> bool:
     try:
         with engine.eval_mode(), torch.no_grad():
             alone = final(ids.new_tensor([[1, 2, 3, 5, 4]]))
-            tree, plain = (
-                final(ids, position_ids=depths, attention_mask=mask_of(last))
-                for last in (ends, torch.full_like(ends, ids.shape[1]))
-            )
+            tree = final(ids, position_ids=depths, attention_mask=mask_of(ends))
+            plain = final(ids, position_ids=depths, attention_mask=mask_of(torch.full_like(ends, ids.shape[1])))
     except (TypeError, ValueError, IndexError):  # a model that takes no such mask
         return False
     return bool((tree - alone).abs().max() < PLAIN * (plain - alone).abs().max())

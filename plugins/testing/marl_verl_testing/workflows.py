@@ -177,12 +177,7 @@ def acts_of(program: "Sequence[Step]") -> int:
 
 
 @st.composite
-def workflows(
-    draw: st.DrawFn,
-    sequential: bool = False,
-    failing: bool = False,
-    acts: int = 6,
-) -> Programmed:
+def workflows(draw: st.DrawFn, sequential: bool = False, failing: bool = False, acts: int = 6) -> Programmed:
     """Workflows of 1 to `acts` acts by up to three agents; `sequential`: without joint moves and lanes; `failing`: some
     raise after some actions."""
     agents = st.sampled_from(AGENTS)

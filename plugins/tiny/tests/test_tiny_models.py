@@ -10,18 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from marl_verl_tiny import factory
 from marl_verl_tiny import model as tiny
-from marl_verl_tiny.factory import (
-    BPE_END,
-    BPE_ROLES,
-    END,
-    IGNORED,
-    batches,
-    make_bpe_tokenizer,
-    make_model,
-    make_tokenizer,
-    warm_up,
-)
 from marl_verl_tiny.inventory import Inventory
 from marl_verl_tiny.model import Shape
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -35,7 +25,7 @@ LLAMA = replace(HOLDER, family="llama")
 
 @pytest.fixture(scope="module")
 def words():
-    return make_tokenizer(Inventory().vocabulary())
+    return factory.make_tokenizer(Inventory().vocabulary())
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -47,24 +37,25 @@ def test_a_word_is_a_token_and_text_comes_back(words):
     tokens = words.encode(text, add_special_tokens=False)
     assert len(tokens) == 7
     assert words.decode(tokens) == text
-    assert words.decode(words.encode(text + END), skip_special_tokens=True).strip() == text
+    assert words.decode(words.encode(text + factory.END), skip_special_tokens=True).strip() == text
     assert len({words.pad_token_id, words.eos_token_id, words.unk_token_id}) == 3
 
 
 def test_pieces_give_every_text_back_and_one_text_has_several_pieces():
-    pieces = make_bpe_tokenizer(Inventory().vocabulary())
+    pieces = factory.make_bpe_tokenizer(Inventory().vocabulary())
     for text in ("message 3 1 4 1 index third", " two  spaces\n", "Grüße, 世界", "<s> is special"):
         assert pieces.decode(pieces.encode(text, add_special_tokens=False)) == text
     letters = pieces.convert_tokens_to_ids(list("message"))
     assert len(pieces.encode("message", add_special_tokens=False)) < len(letters)
     assert pieces.decode(letters) == "message"  # as it may have been sampled: encoding the text anew would change it
-    assert not set(BPE_ROLES) & set(pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False)))
+    tokens = pieces.convert_ids_to_tokens(pieces.encode("user", add_special_tokens=False))
+    assert not set(factory.BPE_ROLES) & set(tokens)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, family):
     before = torch.get_rng_state()
-    one, same, other = (make_model(Shape(family=family), words, seed) for seed in (1, 1, 2))
+    one, same, other = (factory.make_model(Shape(family=family), words, seed) for seed in (1, 1, 2))
     assert one.config.model_type == family
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
@@ -74,24 +65,27 @@ def test_a_model_is_its_seed_and_leaves_torchs_own_random_numbers_alone(words, f
 
 
 def test_the_warm_up_has_its_loss_on_the_answer_and_its_end_only(words):
-    tokens, labels = next(batches(words, [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")], 2))
-    assert [words.decode(row[row != IGNORED]) for row in labels] == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
+    pairs = [("digits 3 1 4 1", "3 1 4 1"), ("message 3 1 4 1 index first", "3")]
+    tokens, labels = next(factory.batches(words, pairs, 2))
+    assert [words.decode(row[row != factory.IGNORED]) for row in labels] == ["3 1 4 1 <|im_end|>", "3 <|im_end|>"]
     prompt = words.apply_chat_template(chat("digits 3 1 4 1"), add_generation_prompt=True, return_dict=False)
     assert tokens[0, : len(prompt)].tolist() == prompt
-    assert torch.equal(tokens[labels != IGNORED], labels[labels != IGNORED])
+    assert torch.equal(tokens[labels != factory.IGNORED], labels[labels != factory.IGNORED])
 
 
 def test_the_warm_up_learns_and_leaves_torchs_threads_alone(words):
     pairs = Inventory().demonstrations("holder", 40 * 16, 0, 0.0)
-    model, threads, progress = make_model(Shape(), words, 0), torch.get_num_threads(), []
-    assert warm_up(model, words, pairs[:16], 16, 3e-3) > 1.5
-    assert warm_up(model, words, pairs, 16, 3e-3, progress.append) < 1.0
+    model, threads, progress = factory.make_model(Shape(), words, 0), torch.get_num_threads(), []
+    assert factory.warm_up(model, words, pairs[:16], 16, 3e-3) > 1.5
+    assert factory.warm_up(model, words, pairs, 16, 3e-3, progress.append) < 1.0
     assert torch.get_num_threads() == threads
     assert progress == sorted(progress)
     assert progress[-1] == 1.0
 
 
-@pytest.mark.parametrize(("spec", "network", "end"), [(HOLDER, "Qwen3", END), (LLAMA, "Llama", BPE_END)])
+@pytest.mark.parametrize(
+    ("spec", "network", "end"), [(HOLDER, "Qwen3", factory.END), (LLAMA, "Llama", factory.BPE_END)]
+)
 def test_a_model_loads_in_plain_transformers_and_is_made_once(tmp_path, spec, network, end):
     folder = tiny.ensure(spec, tmp_path)
     model, words = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
