@@ -58,7 +58,6 @@ def explain(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show how the advantage of each row of a file or a stored training step was computed."
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file with rows")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")

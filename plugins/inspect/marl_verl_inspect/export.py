@@ -221,7 +221,6 @@ def _joined(parts: list[Any], name: str, folder: Path) -> Any:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write a trained policy as a Hugging Face folder, or as an adapter."
     parser.add_argument("folder", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--policy", metavar="NAME", required=True, help="a trained policy")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a new folder, or an empty one")

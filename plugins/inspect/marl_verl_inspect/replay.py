@@ -224,7 +224,6 @@ def _score(result: Episode | Rerun) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Replay a stored episode without a model, and show it as a conversation with its rewards."
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file of journals/ or episodes/ of a run")
     parser.add_argument("--episode", metavar="ID", help="id of the episode (default: list all, or show the only one)")

@@ -37,7 +37,6 @@ Values = tuple[dict[int, float], dict[int, float]]  # of each arm: seed -> the m
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Train two recipes with the same seeds, and say which is better, and how surely."
     parser.add_argument("first", metavar="A", help='a recipe, or in quotes words of `train`: "a.yaml --variant x lr=1"')
     parser.add_argument("second", metavar="B", help="the same; without a recipe, that of A")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of both")

@@ -38,7 +38,6 @@ the runs. It contains the episodes of the first tasks of up to 24 stored steps o
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Write one HTML file that shows and compares runs."
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
     tasks = "tasks of each step whose episodes are included (default: %(default)s)"

@@ -50,7 +50,6 @@ the printed address; from another one, forward its port: ssh -L 8400:127.0.0.1:8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Serve the report of a running run on this machine; it follows the run."
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
     add_plugin_argument(parser)

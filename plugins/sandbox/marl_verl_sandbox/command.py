@@ -29,7 +29,6 @@ The exit code is 0 if all cases pass, 1 if not, and 2 if a file cannot be read o
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Run a program on tests in the sandbox."
     parser.add_argument("action", choices=["check"], metavar="check", help="the only action")
     parser.add_argument("program", type=Path, metavar="PROGRAM.py", help="a Python program")
     parser.add_argument("--tests", type=Path, required=True, metavar="TESTS.json", help="its tests")
