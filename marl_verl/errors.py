@@ -76,10 +76,16 @@ def format_error(error: BaseException) -> str:
 
 
 def with_line(error: BaseException) -> str:
-    """An exception as text, with the `user_line` that raised it, also in another process, unless it is a MarlError."""
-    if isinstance(error, MarlError):
-        return str(error)
-    return format_error(error) + (vars(error).get(RAISED) or user_line([*traceback.walk_tb(error.__traceback__)][::-1]))
+    """An exception as text, with the line `raised_at`, or the last one without it, unless it is a MarlError."""
+    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)[-1:]
+    last = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in frames)
+    return format_error(error) + (raised_at(error) or last)
+
+
+def raised_at(error: BaseException) -> str:
+    """The `user_line` that raised an exception, also in another process; "" without one, and of a MarlError."""
+    stack = [] if isinstance(error, MarlError) else [*traceback.walk_tb(error.__traceback__)][::-1]
+    return str(vars(error).get(RAISED) or user_line(stack))
 
 
 def user_line(stack: Iterable[tuple[FrameType, int]]) -> str:

@@ -240,9 +240,8 @@ def content_of(source: Source, more: tuple[str, ...] = ()) -> str:
     for top in sorted({top_of(source.target), *more} - sys.stdlib_module_names):
         spec = importlib.util.find_spec(top) if top.isidentifier() else None
         folders = [Path(folder) for folder in (spec and spec.submodule_search_locations) or ()]
-        files |= {
-            f"{top}/{path.relative_to(folder).as_posix()}": path for folder in folders for path in folder.rglob("*.py")
-        }
+        inside = [(folder, path) for folder in folders for path in folder.rglob("*.py")]
+        files |= {f"{top}/{path.relative_to(folder).as_posix()}": path for folder, path in inside}
         if spec is not None and not folders and spec.origin is not None:
             files[f"{top}/{Path(spec.origin).name}"] = Path(spec.origin)
     digest = hashlib.sha256()

@@ -13,7 +13,7 @@ from marl_verl.episode import Act, Action, Episode, Run, Turn, WorkflowError
 from marl_verl.episode.codec import as_line, encode_episode, without_addresses
 from marl_verl.episode.errors import Reason
 from marl_verl.episode.turn import JOIN
-from marl_verl.errors import MarlError, shown, user_error, with_line
+from marl_verl.errors import MarlError, format_error, raised_at, shown, user_error
 from marl_verl.options import Count, Options
 from marl_verl.tasks import TaskSet
 from marl_verl.threads import Limit
@@ -184,7 +184,7 @@ async def _classified(context: SamplingContext, work: Awaitable[T], reason: Reas
     try:
         return await work
     except Exception as error:  # only this attempt fails
-        message = f"{context.label}, {where}: {with_line(error)}"
+        message = f"{context.label}, {where}: {format_error(error)}{raised_at(error)}"
         raise AttemptFailed("timeout" if isinstance(error, TimeoutError) else reason, message) from error
 
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import cloudpickle
 
-from marl_verl.errors import RAISED, MarlError, MarlWarning, format_error, user_line, with_line
+from marl_verl.errors import RAISED, MarlError, MarlWarning, format_error, raised_at, with_line
 from marl_verl.tasks.base import is_quick, name_of
 from marl_verl.threads import call_in_thread, is_async, perform
 
@@ -246,7 +246,7 @@ def _replies(
             reply = cloudpickle.dumps((False, asyncio.run(value) if inspect.iscoroutine(value) else value))
         except BaseException as error:  # noqa: BLE001 - raised where it is awaited
             error.add_note(f"in a process of its own:\n{''.join(traceback.format_exception(error)[1:])}")
-            vars(error)[RAISED] = user_line([*traceback.walk_tb(error.__traceback__)][::-1])
+            vars(error)[RAISED] = raised_at(error)
             yield _raised(error)
             return
         finally:

@@ -140,11 +140,8 @@ def describe(config: DictConfig, step: int) -> dict[str, Any]:
 def resume_fingerprint(config: DictConfig) -> Nested:
     """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
     marl, team = marl_section(config), team_of(config)
-    mine: Nested = {
-        key: value
-        for key, value in _flat(marl)
-        if key.partition(".")[0] not in ELSEWHERE and not MAY_CHANGE.fullmatch(key)
-    }
+    kept = ((key, value) for key, value in _flat(marl) if not MAY_CHANGE.fullmatch(key))
+    mine: Nested = {key: value for key, value in kept if key.partition(".")[0] not in ELSEWHERE}
     mine["run"] = {name: marl["run"][name] for name in ("seed", *states(marl["run"]))}
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     for agent in mine["agents"].values():
