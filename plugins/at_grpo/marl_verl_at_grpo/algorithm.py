@@ -15,7 +15,10 @@ from marl_verl.algo.sampling import Sample
 
 @dataclass(frozen=True)
 class AlphaMix(RewardMix):
-    """r = alpha * team + role (arXiv 2510.11062); with alpha None, r = sum of the components."""
+    """r = alpha * team + role; with alpha None, r = sum of the components.
+
+    Source: AT-GRPO, arXiv 2510.11062: mixed by alpha. None: for teams without role rewards.
+    """
 
     name: ClassVar[str] = "alpha"
     alpha: float | None = None

@@ -1,7 +1,10 @@
 """Greedy tree: K candidates per act, all of which are rows; the best one leads to the state of the next act.
 
-At the n-th act of the path, candidates k = 0 .. K - 1 are sampled from one shared state. r_k is the reward of the state
-that k leads to, and the lowest k with the largest r_k leads to the next state.
+At the n-th act of the path, in state s_n, by the agent that the workflow calls there:
+
+    a_k ~ pi(. | o(s_n)),  k = 0 .. K - 1         from one shared state, concurrently
+    r_k = reward(s_n, a_k)                        reward of the state that a_k leads to
+    s_(n+1) = state after a_(k*),  k* = the lowest k with the largest r_k
 
 Source: AT-GRPO, arXiv 2510.11062, tree-structured sampling. Where the run is blocked on several acts (a joint move, or
 concurrent lanes), they are sampled one after the other, in the order in which the run reached them.

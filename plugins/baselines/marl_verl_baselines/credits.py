@@ -20,8 +20,9 @@ Mode = Literal["mean_norm", "mean_std_norm"]
 class C3(TableCredit):
     """credit(v) = Q(v) - mean of Q over v's siblings without v; Q(v) = mean team reward of the leaves below v.
 
-    Siblings are the same agent's turns from the same parent. An only child gets 0. `credit` replaces component `of`,
-    whose values at leaves Q averages, in the sum of components; to use it as the advantage, set baseline "none".
+    Siblings are the same agent's turns from the same parent: their history is identical, so that a difference in Q is
+    due to their actions. An only child gets 0. `credit` replaces component `of`, whose values at leaves Q averages, in
+    the sum of components; to use it as the advantage, set baseline "none".
     """
 
     name: ClassVar[str] = "c3"

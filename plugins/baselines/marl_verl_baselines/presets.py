@@ -31,7 +31,7 @@ REINFORCE_PP = Algorithm(advantage=Advantage(group=BATCH, eps=1e-8, singleton="z
 
 Compared: every row with every row of the batch, over tasks, agents and turns. Source: REINFORCE++, arXiv 2501.03262.
 verl's `reinforce_plus_plus` whitens over tokens, so that a long response weighs more; in this package a row is one
-sample.
+sample. The two agree if all responses have the same length.
 """
 
 IPPO = Algorithm(advantage=Advantage(returns=GAE(critic="policy"), group=("agent",), eps=1e-8, singleton="raw"))
@@ -83,8 +83,10 @@ def ippo(rows: PlainRows) -> list[float]:
 
 @dataclass(frozen=True)
 class Greedy(Estimator):
-    """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task (ReMax, arXiv
-    2310.10505, verl's `compute_remax_outcome_advantage`)."""
+    """A = r - r_greedy: the reward of a row minus that of its agent in the greedy episode of the task.
+
+    Source: ReMax, arXiv 2310.10505, verl's `compute_remax_outcome_advantage`.
+    """
 
     name: ClassVar[str] = "greedy"
 
@@ -110,7 +112,8 @@ class Decoupled(Estimator):
     """A = whiten(sum_k w_k (r_k - mean r_k) / (std r_k + eps)), mean and std of component k over the group.
 
     `whiten` subtracts the mean and divides by sqrt(variance + 1e-8), both over the response tokens of all rows of the
-    policy. Source: GDPO, arXiv 2601.05242, verl's `compute_gdpo_outcome_advantage`.
+    policy, so that a long response weighs more. Source: GDPO, arXiv 2601.05242, verl's
+    `compute_gdpo_outcome_advantage`.
     """
 
     name: ClassVar[str] = "decoupled"

@@ -14,8 +14,11 @@ from marl_verl.options import Share
 
 @dataclass(frozen=True)
 class PathSum(Discounted):
-    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns, whose rewards count once (MAGRPO, arXiv
-    2508.04652, without branching)."""
+    """R_t = sum_{k >= t} gamma^(k - t) r_k over the session's joint turns.
+
+    The reward of a joint turn is on the row of every agent that acts in it and counts once. Source: MAGRPO, arXiv
+    2508.04652, without branching.
+    """
 
     name: ClassVar[str] = "path_sum"
     one_side: ClassVar[str | None] = "it sums the turns of all agents"
@@ -59,8 +62,9 @@ class TreeMean(Returns):
 class GAE(Discounted):
     """A_t = sum_l (gamma lam)^l delta_{t+l}, delta_t = r_t + gamma V_{t+1} - V_t over the agent's own turns.
 
-    V(o), column `value` of a row, is a critic's value of the observation before the action, and 0 after the agent's
-    last turn; t counts its turns in the session by index, also in concurrent lanes. The critic's target is A_t + V_t.
+    Generalised advantage estimation (docs/algorithms.md, Critics): V(o), column `value` of a row, is a critic's value
+    of the observation before the action, and 0 after the agent's last turn; t counts its turns in the session by index,
+    also in concurrent lanes. The critic's target is A_t + V_t. An agent with a frozen policy has A = 0.
     Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
     """
 
@@ -95,7 +99,8 @@ class GAE(Discounted):
 
 
 def sum_joint_turns(table: RowTable, reward: FloatArray, gamma: float, what: str) -> FloatArray:
-    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once."""
+    """[n] R_t = sum_{k >= t} gamma^(k - t) r_k over the session's turns; the shared reward of a turn counts once.
+    MarlError, with the name `what` of a turn, if its rows have different rewards."""
     turns = combine([table.uid.codes, table.session, table.turn], len(table))
     table.check_shared(reward, turns, what)
     _, first = np.unique(turns, return_index=True)

@@ -44,8 +44,9 @@ class BestOf(Sampler):
 
         g* = argmax over g of public(answer_g),   the lowest g of equals
 
-    `public` is `TaskSet.public_score` (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen
-    episode is the only one of the sample; the turns of the others are its `off_path_turns`, and rows as well.
+    `public` is `TaskSet.public_score`: public tests, a format check. `score` then scores the chosen episode, as at
+    inference with n samples (Chen et al., arXiv 2107.03374, filter by public tests in this way). The chosen episode is
+    the only one of the sample; the turns of the others are its `off_path_turns`, and rows as well.
     """
 
     one_side: ClassVar[str | None] = "it chooses an episode by one public score of the whole team"

@@ -1,6 +1,19 @@
-"""Code reward in levels, up to 4.0, of a helper function and a main function; README.md of this plugin has the rules.
+"""Code reward in levels, up to 4.0: a helper function and a main function, `aux` and the entry point of the problem.
 
-Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Code_Generation).
+    helper     0.4   the helper function is there, with a `return`
+    main       0.6   the main function is there, with a `return`; otherwise no further level counts
+    syntax     0.5   the imports of the prompt and both functions parse together; otherwise no further level counts
+    tests      1.0   times the share of tests that pass; at 0, or without a helper function, no further level counts
+    calls      0.5   the main function calls the helper
+    substance  1.0   and is more than a wrapper around it
+    ignored   -0.5   but a call is a statement by itself, whose value is lost
+
+Of an answer only the function of the wanted name is kept, without its imports and other functions. The first two levels
+go by the text, so that a function that does not parse counts. A wrapper has, without signature, docstring and comments,
+no line, one line that starts with `return` and names the helper, or a line `v = aux(...` and then `return v`.
+
+Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Code_Generation). README.md of this plugin
+lists where their value is plainly a bug, and ours the intended one.
 """
 
 import ast
@@ -66,8 +79,11 @@ def imports(prompt: str) -> str:
 
 
 def levels(helper: str, main: str, name: str, parses: bool, passed: float | None) -> dict[str, float]:
-    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward. `helper` and `main`
-    are texts, `name` is that of the helper; `passed`: share of the tests that they pass, None without tests."""
+    """Level -> its reward, in order, up to the last level that is judged; their sum is the reward, up to 4.0.
+
+    `helper` and `main` are texts, "" for a missing function; `name` is that of the helper; `parses`: whether they do,
+    together with the imports; `passed`: share of the tests that both together pass, 0 to 1, None without tests.
+    """
     rewards = {"helper": 0.4 if returns(helper) else 0.0, "main": 0.6 if returns(main) else 0.0}
     if not rewards["main"]:
         return rewards
@@ -97,7 +113,7 @@ def ignored(tree: ast.FunctionDef, name: str) -> bool:
 
 
 def wrapper(text: str, name: str) -> bool:
-    """Whether a function that parses only passes on what `name` returns, by its lines (README.md)."""
+    """Whether a function that parses only passes on what `name` returns, by its lines (module docstring)."""
     tree = definition(text)
     assert tree is not None
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body

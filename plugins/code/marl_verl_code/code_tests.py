@@ -1,6 +1,9 @@
 """Task set `code-with-tests`: problems to be solved by a Python program, judged by tests.
 
-`sets` has the forms of a test. Public tests may be shown: they give feedback and the public score.
+A row of a task file is {"id": ..., "prompt": the problem, "data": {"public": [...], "private": [...]}}; `sets` has the
+forms of a test, the simplest of which is {"input": text, "output": text}. Public tests may be shown: they give feedback
+and the public score. The score is 1 when all tests pass, public and private, as MARS2's node reward. Scoring is async:
+programs run in the sandbox, and the event loop is not blocked.
 """
 
 import asyncio

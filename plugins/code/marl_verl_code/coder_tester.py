@@ -1,8 +1,14 @@
 """Workflow `coder-tester`: a coder writes a program, a unit tester writes tests for it, and both see where they differ.
 
-Source: AT-GRPO, arXiv 2510.11062: up to 5 turns, until the program passes all tests of the tester; README.md has the
-role rewards. The tester's tests are a JSON list in one block, {"input", "output"} or {"args", "expected"}, or blocks
-after "Test Input:" and "Test Output:". The prompts are our own.
+Source: AT-GRPO, arXiv 2510.11062: up to 5 turns, until the program passes all tests of the tester. Role rewards:
+
+    code-coder    2 * share of the task's tests that the program of this act passes
+    code-tester   share of the tester's tests that the reference solution passes, + the share of the task's tests that
+                  the coder's program of the same turn passes
+
+Of the task's tests, the first 4 count, public ones first. Without a reference solution the first term of the tester is
+0; an act without tests keeps that of the act before. The tester's tests are a JSON list in one block, {"input",
+"output"} or {"args", "expected"}, or blocks after "Test Input:" and "Test Output:". The prompts are our own.
 """
 
 import asyncio

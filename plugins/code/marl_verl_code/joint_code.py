@@ -83,7 +83,11 @@ class JointCode(PublicTasks):
 class TwoCoders(Workflow):
     """Both agents write simultaneously; in the next turn each sees code and feedback, and writes again.
 
-    A team of one, the agent "coder", writes both functions in one answer.
+    A team of one, the agent "coder", writes both functions in one answer. Baselines that are only prompted:
+
+        parallel      turns 1
+        pipeline      turns 1, order "sequential"
+        discussion    turns 2, feedback "plain", shows "other"
 
     Options:
         turns: number of joint moves.

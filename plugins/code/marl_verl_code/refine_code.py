@@ -1,4 +1,8 @@
-"""Workflow `refine-code`: a program for a problem with tests, refined with the first failing public test."""
+"""Workflow `refine-code`: a program for a problem with tests, refined with the first failing public test.
+
+Programs are those of `code-with-tests`. Public tests run as a recorded call, so that a replay, and every refinement of
+the same attempt, reads their result from the journal.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping

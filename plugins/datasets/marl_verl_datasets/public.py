@@ -148,7 +148,7 @@ class PublicTasks(TaskSet):
             check_known("public set", name, self.sets)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """Up to `count` random tasks of each of the hub's sets, in its order."""
+        """Up to `count` random tasks of each of the hub's sets, in its order. MarlError without a set."""
         names = self._names(split)
         if not names:
             how = f"set marl.task.{split}_file, or marl.task.options.{split} to one of {', '.join(self.sets)}"

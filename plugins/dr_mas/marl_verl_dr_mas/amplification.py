@@ -3,8 +3,12 @@
     amplification_k = mean over tasks of (std_k^2 + (mean_k - mean)^2) / std^2 = E_k[(r - mean)^2] / std^2
                     = spread_k + shift_k
 
-mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. Tasks with equal rewards
-only are skipped. Source: Dr. MAS, arXiv 2602.08847. README.md says what the terms mean.
+mean and std (population) are over all rows of a task, mean_k and std_k over those of agent k. It is the factor by
+which a mean and std for all agents scale the second moment of agent k's gradient; its mean over the agents of a task,
+weighted by their rows, is 1, so no agent has more than n / n_k. Tasks with equal rewards only are skipped. Source: Dr.
+MAS, arXiv 2602.08847. README.md says what the terms mean. The second moment of the actual advantages is beside it:
+
+    second_moment_k = mean over these tasks of E_k[A^2]
 """
 
 import numpy as np
@@ -15,7 +19,9 @@ from marl_verl.algo.algorithms import Metric
 
 class Amplification(Metric):
     """`agent/NAME/amplification` and its terms `.../spread` and `.../shift`, of the mixed rewards, independent of how
-    the advantage is normalised; and `agent/NAME/second_moment`, the mean of A^2 as trained."""
+    the advantage is normalised; and `agent/NAME/second_moment`, of the actual advantages.
+
+    At amplification 1 with shift 0, one mean and std for all agents has no effect."""
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)

@@ -1,4 +1,8 @@
-"""Environments of PettingZoo as task sets: turns of AEC environments, and parallel ones as simultaneous moves."""
+"""Environments of PettingZoo as task sets: turns of AEC environments, and parallel ones as simultaneous moves.
+
+An agent sees its observation as text: a text as it is, numbers as JSON. Its action is the first integer in its text, or
+the whole text where the action space is one of texts.
+"""
 
 import importlib
 import json

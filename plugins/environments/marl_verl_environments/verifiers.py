@@ -1,7 +1,8 @@
 """Environments of verifiers 0.4 as task sets. Their programs act through the gateway, so an episode cannot be replayed.
 
-An environment has seats, `agent` or roles. Each is an agent of the team with the same name; a seat that the team lacks
-keeps the model of its own config, such as a fixed judge.
+An environment has seats: `agent`, or the roles of a multi-agent environment. Each is an agent of the team with the same
+name; a seat that the team lacks keeps the model of its own config, such as a fixed judge. The score is the reward that
+the environment gives, summed over the seats of the team.
 """
 
 import itertools

@@ -1,4 +1,8 @@
-"""Cover: agents with one and the same prompt choose different items, without seeing each other's choice."""
+"""Cover: agents with one and the same prompt choose different items, without seeing each other's choice.
+
+The task of studies of role collapse and of the number of agents: agents that act alike cover one item only, so a team
+must come to differ although nothing in the prompt tells its agents apart.
+"""
 
 import random
 from collections.abc import Mapping
@@ -70,11 +74,13 @@ class CoverTogether(Workflow):
 
 
 class RoleDifference(Metric):
-    """`team/difference`: whether agents with one prompt act differently, from 0 (as one policy would) to 1.
+    """`team/difference`: whether agents with one prompt act differently, from 0 (as one agent would) to 1.
 
         P(texts of two agents differ) - P(texts of one agent differ in two episodes),  for equal observations
 
-    averaged over a task's observations that several agents saw in several episodes, and over the agents.
+    averaged over a task's observations that several agents saw. Agents that are the same policy have 0 on average, also
+    if that policy is random; agents with fixed different choices have 1. The second probability is the mean over the
+    agents. Tasks without such observations, or with a single episode, are not counted.
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:

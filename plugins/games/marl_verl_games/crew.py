@@ -1,4 +1,8 @@
-"""Crew: a planner decides how many workers a task needs, one for each digit to do, and each worker costs."""
+"""Crew: a planner decides how many workers a task needs, and each worker costs.
+
+A task shows four digits and how many of them to do, one to four. Each of these needs a worker, which answers the next
+digit. A team of a fixed size has too few workers for one task and too many for another.
+"""
 
 import random
 

@@ -1,14 +1,23 @@
 """Plan-Path, Sokoban and Sudoku in turns, for chat models: a tool caller and a planner, and a single agent.
 
-After every act the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
+Each turn shows the state, the legal moves, and the refused moves of the turn before with the reason. After every act
+the log so far is proposed as the answer, so that a candidate is scored by the state that it leads to.
 
 Source: AT-GRPO, arXiv 2510.11062, and its public code: the tool caller, whose program finds the moves, acts first in
 each turn; the planner sees the program's output, and decides; 5 turns. The wording of the prompts is our own.
 
-Role rewards, with the constants `VALUES` and a potential Phi, are own + shared (README.md says of which moves, and what
-answers without moves get), each a sum over moves until the end of the game:
+Role rewards (README.md says what answers without moves get):
+
+    r = own + shared
+
+own is the reward of the agent's moves or planned moves from the team's state, shared that of the moves of the same turn
+that move the team. The reward of moves is a sum over those until the end of the game, with the constants `VALUES` and a
+potential Phi:
 
     move or refused move + shaping * (gamma Phi(s') - Phi(s)) + solved, + shortest if the whole walk is one, or limit
+
+Source: AT-GRPO's public code for Plan-Path and Sokoban; the values of Sudoku are ours. The team reward, 1 if solved, is
+a component of its own: alpha 0 gives the authors' reward.
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
     planner plans U R
     executor moves R U
 
-A plan on the last line counts as if it were executed exactly. A move is a direction, or a digit in a cell of a Sudoku,
-"r1c2=3"; "!" is a word that is no move. A line without a list ends with "?", one with an empty list with "[]", and one
-with a list of other things than words with "[?]".
+The moves determine the state of the game; a plan on the last line counts as if it were executed exactly. A move is a
+direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no move. A line without a list ends with
+"?", one with an empty list with "[]", and one with a list of other things than words with "[?]".
 """
 
 import ast

@@ -1,5 +1,7 @@
 """Plan-Path in turns, for tiny models: boards with demonstrations; the workflows of a planner and an executor, and of a
-single agent; and role rewards of an agent's moves or planned moves from the team's cell s to s'.
+single agent; and role rewards.
+
+Role rewards on a board, for an agent's moves or planned moves from the team's cell.
 
 `at-plan-path`:
 
@@ -9,9 +11,14 @@ single agent; and role rewards of an agent's moves or planned moves from the tea
         + 1 at the goal, + 0.5 if the whole walk there is a shortest one
         - 1 for the last act of an episode that did not reach the goal
 
-The constants are those of AT-GRPO's public code (arXiv 2510.11062), the distance around the walls is ours.
-`at-bee-line`, for a planner that does not see walls: the first three lines, and + 1 at the goal, without walls.
-`at-bee-line-paid`: the same plus 10, a role reward on a different scale.
+s is the team's cell before the act, s' the cell after these moves; a planner's moves count as if executed exactly. The
+reward is local: it does not depend on later acts. The team reward, success, is a separate component.
+
+Source: the constants are those of AT-GRPO's public code (arXiv 2510.11062), whose whole reward is `plan-path`
+(`game_workflows`); the distance around the walls is ours: theirs rewards walking into dead ends.
+
+`at-bee-line`, for a planner that does not see walls: the first, second and third line, and + 1 at the goal, on the
+board without walls. `at-bee-line-paid`: the same plus 10, a role reward on a different scale.
 """
 
 import random
@@ -38,8 +45,9 @@ class TinyPlanPath(PlanPath, DrawnTasks):
     """Small boards for tiny models, one token per word, with demonstrations.
 
     Only boards that need both agents: those right in the demonstrations reach the goal together, but not if either is
-    careless. A right planner plans straight for the goal (it knows no walls), a careless one for the landmark; a right
-    executor makes the move that is free and nearest to the plan, a careless one the first. The solo agent does both.
+    careless. A right planner plans straight for the goal (it knows no walls), the executor makes the move that is free
+    and nearest to the plan, the solo agent does both. A careless planner and solo agent go for the landmark; a careless
+    executor and solo agent make the first move, wall or not.
 
     Options:
         turns: maximum number of turns that the two need, with one move each; half of them is the minimum.

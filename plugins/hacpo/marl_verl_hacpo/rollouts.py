@@ -44,8 +44,11 @@ class SharedRollouts(Independent):
 
 
 def in_tokens_of(learner: Any, messages: list[Any], action: Action, source: Any) -> Action:
-    """An action that the policy of client `source` sampled, in the tokens of the policy of client `learner`: each of
-    the T has the log-probability log pi_source(y) / T, of the same text (equation 11)."""
+    """An action that the policy of client `source` sampled, in the tokens of the policy of client `learner`.
+
+    Each of its T tokens has the log-probability log pi_source(y) / T, so that the mean log-ratio to it is
+    1 / T log(pi_learner(y) / pi_source(y)), of two probabilities of one text (equation 11).
+    """
     decode, tokenizer = source.chat.tokenizer.decode, learner.chat.tokenizer
     text = decode(action.response_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     ids = tokenizer.encode(learner.chat.controls.broken(text), add_special_tokens=False)

@@ -1,8 +1,10 @@
 """Role rewards of judged agents and of judges, and metric `verdicts`.
 
-judge-score         act, episode: r_i = mean over judges j of s_j(x_i); in an episode x is the same for all acts
-                    pair: r_i = mean over opponents k and judges j of (s_j(x_i, x_k) + 1 - s_j(x_k, x_i)) / 2
-judge-calibration   1 - (s - y)^2 of a judge; y = 1 if the task set counts the answer as solved, else 0
+    judge-score         act, episode: r_i = mean over judges j of s_j(x_i); in an episode x is the same for all acts
+                        pair: r_i = mean over opponents k and judges j of (s_j(x_i, x_k) + 1 - s_j(x_k, x_i)) / 2
+    judge-calibration   1 - (s - y)^2 of a judge; y = 1 if the task set counts the answer as solved, else 0
+
+The second one is a proper scoring rule (Brier, 1950): its mean is highest for s = P(y = 1).
 """
 
 import json

@@ -1,7 +1,14 @@
 """Opponents (`marl.agents.NAME.opponent`): agents that act with snapshots of a policy, of which each task meets one.
 
-docs/teams.md has the pools and their probabilities. Source of `prioritised`: AlphaStar, Vinyals et al. 2019 (f_hard
-with p = 2; win rates and decay as in its pseudocode).
+The pool after step s has the newest `size` of the snapshots of steps 0, every, 2 every, ... <= s. A task meets
+snapshot k of n with probability
+
+    latest        1 for the newest one
+    uniform       1 / n
+    prioritised   (1 - x_k)^2 / sum_j (1 - x_j)^2, also uniform if all x are 1
+
+where x_k is the policy's win rate against k, 1/2 before the first game (docs/teams.md). Source of `prioritised`:
+AlphaStar, Vinyals et al. 2019 (f_hard with p = 2; win rates and decay as in its pseudocode).
 
 Draws depend on the run's seed, the task's uid and the counts only, so a checkpoint stores no generator.
 

@@ -39,7 +39,8 @@ BASELINES: dict[str, Baseline] = {"mean": Mean(), "raw": NoBaseline(), "max": Ma
 class JointAdvantage(GroupEstimator):
     """A = R - b over the siblings of one (node, agent); with `normalize`, A' = (A - mean A) / max(std A, min_std).
 
-    Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`.
+    Source: MAGRPO, arXiv 2508.04652, and the authors' code. The paper's form is mode "mean" without `normalize`. With
+    `normalize` all four modes give the same advantages, because each b is constant or linear in R within the group.
 
     Attributes:
         joint_mode: the rows of a tree: "aligned", one per agent and joint action; or "cross", one per completion, with

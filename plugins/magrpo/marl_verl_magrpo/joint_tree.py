@@ -15,8 +15,12 @@ proposal and was scored before; otherwise the score of the latest proposal if th
 otherwise 0. So the rewards of a path add up: R_j = r_j + gamma * mean over the children's R (`TreeMean`).
 
 A joint action that fails, or below which all fail, is removed when the tree is complete, from the leaves upwards.
-Crossed, whole completions are removed until a product is left (`product_of`): the returns of all completions are then
-sums of equally many terms, so that a failure biases no advantage.
+Crossed, whole completions are removed until a product is left: the returns of all completions are then sums of equally
+many terms, so that a failure biases no advantage.
+
+    while a joint action of the product failed:
+        drop the completion that most failed joint actions contain, and all joint actions that contain it
+        (ties: the completion in the fewest joint actions, of the first act, with the lowest k)
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code.
 """
@@ -94,7 +98,7 @@ class JointTree(Sampler):
     Joint action j at the root is node "j", below node "p" it is "p.j". Aligned, a joint action has one row for each of
     its acts. Crossed, an action is one row, however many joint actions contain it: its node is their names joined by
     "+", its rewards are the sums of theirs, and it is invalid if it was invalid in all of them. Episodes are the paths
-    to the leaves.
+    to the leaves. A joint action that is removed is no node and no row.
 
     Choice of `partial_value`: "proposal" if every path has the same number of proposals, such as a draft revised in a
     fixed number of rounds. "zero" if the number varies, as with a verifier that may accept or reject: otherwise each
@@ -105,13 +109,18 @@ class JointTree(Sampler):
         K_d = the largest k <= K with W_d * k^e <= max_nodes - S_d, at least 1
         W_0 = 1,  S_0 = 0,  W_(d+1) = W_d * K_d^e,  S_(d+1) = S_d + W_(d+1)
 
+    W is the width of the tree and S its number of joint actions so far, computed from the nodes of the path: exact if
+    all nodes of a depth have the same number of acts. When the limit is reached K_d is 1: the path continues
+    unbranched.
+
     Options:
         joint_actions: K, the number of joint actions at a node; crossed, the number of actions per agent there.
         joint: how actions are combined into joint actions: "aligned" or "cross".
         partial_value: what is scored before the workflow's end: its latest proposal, or nothing.
         stop_above: if the mean team reward over a node's joint actions (with the task set's shift) is above it, these
             are leaves; None: never. With it the joint actions of one node wait for each other.
-        max_nodes: number of joint actions up to which nodes branch. Paths still continue to their ends.
+        max_nodes: number of joint actions up to which nodes branch. Paths still continue to their ends, so a tree can
+            have more nodes: W more at every further level.
     """
 
     branches: ClassVar[bool] = True
@@ -268,8 +277,7 @@ def prune(root: Joint, crossed: bool) -> int:
 
 
 def product_of(came: Iterable[Choice], tried: Iterable[Choice]) -> list[Choice]:
-    """Reduce a product of completions until no remaining joint action is missing from `came`: drop the completion that
-    most missing ones contain (ties: the one in the fewest joint actions, of the first act, with the lowest k)."""
+    """Reduce a product of completions until no remaining joint action is missing from `came`."""
     there, left = set(came), list(tried)
     while lost := [choice for choice in left if choice not in there]:
         held = Counter((act, own) for choice in lost for act, own in enumerate(choice))

@@ -1,6 +1,15 @@
 """Rendezvous: two agents act simultaneously, each knows half of the place where they should meet, in two turns.
 
-A first turn that tells one's half gets 0, less than staying: only the return over later turns rewards it.
+Agent "left" knows the letters of the place, agent "right" its digits. In every turn both write a move: "stay", or words
+that name (a part of) a place. From the second turn on each sees both moves of the previous turn. Every turn has one
+joint reward,
+
+    r(x, y) = 1    both are the place, letters and digits
+              0.4  one of them is
+              0.1  both are "stay"
+              0    otherwise
+
+so that a first turn that tells one's half gets 0, less than staying: only the return over later turns rewards it.
 """
 
 import random
@@ -22,9 +31,7 @@ STAYING = 0.9  # of the careless demonstrations
 
 
 class Rendezvous(DrawnTasks):
-    """Tasks on random places of two letters, which `left` knows, and two digits, which `right` knows.
-
-    An answer is the last joint move, agent -> text: 1 if both are the place, 0.4 if one is, 0.1 if both are "stay".
+    """Tasks on random places of two letters and two digits. An answer is the last joint move, agent -> text.
 
     Options:
         shift: added to r in training; -1 for a tree with `stop_above` and three or more turns.

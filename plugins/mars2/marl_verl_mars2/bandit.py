@@ -13,12 +13,31 @@ of a node is adaptive. Two strategies; D(...) is the posterior given these score
              then, for that agent, generate or continue; then, to continue, among the children that a made
                  the same three, of a's children only
 
-With `decay` gamma, the draws of "generate" are lowered by gamma^c at a node with c children (MARS2-T+, at inference).
+At inference, MARS2-T+ lowers the draws of "generate" by w = gamma^c at a node with c children, so that a search with a
+large budget goes deeper: option `decay` is gamma, 1 without. The paper's gamma depends on the depth, ours does not.
 Children in which nothing can be generated (their workflow has ended) are never drawn.
 
-Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848. The priors are those of the
-authors' code (treequest), and so is a draw of the *mean*, not of the next score: the variance of an arm's scores is no
-reason to try it again, only the uncertainty of its mean.
+Sources: AB-MCTS-A of arXiv 2503.04412, with the agents of MARTI-MARS2, arXiv 2602.07848; README.md has the differences
+from the authors' code (treequest).
+
+Posteriors are conjugate ones of a mean score, updated one score at a time.
+
+Normal scores, with a normal-inverse-gamma prior NIG(m, kappa, nu, tau2):
+
+    sigma^2 ~ nu tau2 / chi^2(nu),   mu | sigma^2 ~ N(m, sigma^2 / kappa),   x | mu, sigma^2 ~ N(mu, sigma^2)
+
+    a score x:  nu'    = nu + 1            tau2' = (nu tau2 + kappa / kappa' (x - m)^2) / nu'
+                kappa' = kappa + 1         m'    = (kappa m + x) / kappa'
+
+so that mu alone is Student's t: (mu - m) / sqrt(tau2 / kappa) ~ t(nu). Source: Murphy, Probabilistic Machine Learning:
+Advanced Topics, 3.4.3.3, where the same is written for n scores at once.
+
+Scores in [0, 1], with a Beta(a, b) prior on their mean p, each as a fractional coin flip x:
+
+    a score x:  a' = a + x,   b' = b + 1 - x,   p ~ Beta(a, b)
+
+A draw is one of the *mean* (mu, or p), not of the next score, as in the authors' code: the variance of an arm's scores
+is no reason to try it again, only the uncertainty of its mean. The priors are theirs, too.
 """
 
 import math
@@ -38,13 +57,7 @@ K = TypeVar("K")
 
 @dataclass(slots=True)
 class Normal:
-    """Normal scores, with a normal-inverse-gamma prior NIG(m, kappa, nu, tau2):
-
-        sigma^2 ~ nu tau2 / chi^2(nu),   mu | sigma^2 ~ N(m, sigma^2 / kappa),   x | mu, sigma^2 ~ N(mu, sigma^2)
-
-    Source: Murphy, Probabilistic Machine Learning: Advanced Topics, 3.4.3.3, where n scores are observed at once. With
-    nu = 1, before any score, a draw of mu is Cauchy: every arm is tried occasionally.
-    """
+    """Normal-inverse-gamma. With nu = 1, before any score, a draw is Cauchy: every arm is tried occasionally."""
 
     m: float = 0.0
     kappa: float = 1.0
@@ -65,7 +78,7 @@ class Normal:
 
 @dataclass(slots=True)
 class Beta:
-    """Scores as fractional coin flips with mean p ~ Beta(a, b), clipped to [0, 1]."""
+    """Beta. Scores are clipped to [0, 1]."""
 
     a: float = 0.5
     b: float = 0.5

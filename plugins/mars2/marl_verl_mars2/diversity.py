@@ -1,6 +1,19 @@
 """Metrics of a search tree: refinement across agents, and diversity of its candidates: text, algorithm and style.
 
-README.md has the definitions, which are ours: MARS2 (arXiv 2602.07848) has no formulas. Shingles: Broder 1997.
+MARS2 (arXiv 2602.07848) mentions semantic, algorithmic and reasoning-style diversity, but no formulas were found. The
+definitions here are ours, for n candidates with texts x_1 .. x_n:
+
+    semantic      mean over pairs i < j of J(x_i, x_j),   J(x, y) = 1 - |S(x) & S(y)| / |S(x) | S(y)|
+                  S(x): the words of x (runs of letters and digits, or one other sign; lower case) and all pairs of
+                  adjacent words. J is the Jaccard distance of these shingles (Broder 1997), a metric.
+    algorithmic   k = number of equivalence classes of x_i ~ x_j
+                  x ~ y: equal syntax trees without comments, docstrings, annotations and layout, after the names that
+                  the program binds are numbered in order of first occurrence; for text that is not Python: equal words
+                  in lower case
+    style         JSD(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2 in bits, 0 to 1, of two agents' distributions p, q
+                  over the first words of lines; for more than two agents the mean over pairs
+
+Style diversity is above 0 even between two identical agents: compare it with a run that uses one model twice.
 """
 
 import ast
@@ -40,7 +53,7 @@ def semantic(texts: Sequence[str]) -> float | None:
 
 
 def algorithm(text: str) -> str:
-    """The equivalence class of a text, as a string: equal for texts with the same algorithm."""
+    """The equivalence class of a text, as a string: equal for texts with the same algorithm as defined above."""
     program = program_in(text) or text
     try:
         tree = ast.parse(program)
@@ -105,7 +118,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 class Diversity(Metric):
-    """Diversity of a task's candidates, see README.md."""
+    """Diversity of a task's candidates: `diversity/semantic`, `.../algorithms` and `.../style`, as defined above."""
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         texts = [turn.action.text for turn in sample.turns]
@@ -124,7 +137,12 @@ class Diversity(Metric):
 
 
 class Refinement(Metric):
-    """Refinements of own and other agents' attempts in a task's tree, and their gain, see README.md."""
+    """Refinements of own and other agents' attempts in a task's tree, and their gain.
+
+    refinement/cross      share of the refinements that refine another agent's attempt
+    refinement/gain_own   mean increase of component `team` when an agent refines its own attempt
+    refinement/gain_cross the same when it refines another agent's attempt
+    """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
         by_node = {turn.node: turn for turn in sample.turns}

@@ -2,8 +2,9 @@
 
     novelty_i = mean over the answers j of the task's other episodes of d(i, j),   d: share of bits that differ
 
-d compares SimHashes (Charikar 2002) of the words and word pairs of two answers: bit b of one is the majority of bit b
-over their hashes. It is 0 for the same words, and about 0.5 for answers without a common word.
+d compares SimHashes (Charikar 2002) of the words and word pairs of two answers (`diversity.shingles`): bit b of one is
+the majority of bit b over their hashes. In the mean d is theta / pi, where theta is the angle between the two sets: 0
+for the same words, about 0.5 for answers without a common word. The definition is ours.
 """
 
 from collections.abc import Mapping
@@ -33,7 +34,10 @@ def answer_sketch(turn: Turn, episode: Episode) -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class Novelty(TableCredit):
-    """Mean share of bits in which the sketches of an answer and of the task's others differ; 0 without others."""
+    """Share of bits (0 to 1) in which the sketches of an answer and of the task's others differ, in the mean.
+
+    0 for an answer without others, and for an episode without an answer.
+    """
 
     component: ClassVar[str] = "novelty"
     repeated: ClassVar[bool] = True

@@ -2,7 +2,9 @@
 
     tests after 3 across 7 opposite 0       the first digit must be 4, the second 2, the third 5
 
-Every task has kinds of both SHIFTS and FLIPS. The last test gives no feedback and is not part of the public score.
+A kind is a rule from digits to digits: after d = d + 1, before d = d - 1, across d = 9 - d, opposite d = d + 5, all
+modulo 10. Every task has kinds of both SHIFTS and FLIPS. All tests are stated; the last test gives no feedback and is
+not part of the public score, like a private test of programs.
 
 By its demonstrations, agent `shifter` is often right on SHIFTS and seldom on FLIPS, `flipper` vice versa, and both tend
 to keep digits that pass: an attempt that the other one refines passes all tests more often than one of an agent alone.

@@ -6,13 +6,15 @@
         sample one action for the act that blocks the node's run, by the drawn agent: a new node
         its score updates "generate" at its parent, and child and "continue" on every edge above
 
-A node is one act with its action, scored by its partial value (see `PartialValue`). Generating at a node restarts the
-workflow from its journal, so the workflow defines what a refinement is. Where a run is blocked on several acts, the
-first is sampled, and the next one below it. Acts of agents that are not trained belong to the node before them: they
-are sampled once, without candidates, and are neither nodes nor rows.
+A node is one act with its action. It is scored by its partial value (see `PartialValue`). Generating at a node
+restarts the workflow from its journal, so the workflow defines what a refinement is. Where a run is blocked on several
+acts, the first is sampled, and the next one below it. Nodes whose workflow has ended are always leaves; every other
+node can always be expanded. Acts of agents that are not trained belong to the node before them: they are sampled once,
+without candidates, and are neither nodes nor rows.
 
-The budget is exact: `nodes` attempts at a node. One that fails is a `Failure`, its number is skipped, and it counts as
-the lowest score of the tree so far, at most 0; the sources do not specify this case.
+The budget is exact: `nodes` attempts at a node. One that fails (no action, a workflow that raises, no score) is a
+`Failure`, and its number is skipped. To discourage the search from continuing there, it counts as the lowest
+score of the tree so far, at most 0; the sources do not specify this case.
 
 Sources: AB-MCTS, arXiv 2503.04412; several agents in one tree, MARTI-MARS2, arXiv 2602.07848 (8 nodes a task in
 training, 60 at inference). Posteriors and strategies, and how they differ from the authors' code: `bandit`.

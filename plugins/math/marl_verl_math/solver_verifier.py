@@ -1,6 +1,7 @@
 r"""A solver and a verifier, who approves or rejects; the answer is in `\boxed{...}`. And their role rewards.
 
-Source: Dr. MAS, arXiv 2602.08847, and its public code: two rounds. The wording of the prompts is our own.
+Source: Dr. MAS, arXiv 2602.08847, and its public code: two rounds. The wording of the prompts is our own. The authors'
+code silently treats an unparseable verdict as approval; here this is an option, and the action is marked invalid.
 """
 
 from typing import Literal

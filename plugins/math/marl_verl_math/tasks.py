@@ -3,6 +3,9 @@ r"""The task set `math`: problems with one final answer, from public sets or fil
 A task's `data` has the answer: {"answer": text}. A team's answer is a text, whose last `\boxed{...}` counts, or the
 list of the answers of its acts, in order: [["tool-user", "41"], ["reasoner", "42"]], null where an act gave none; the
 last one counts.
+
+Of a public set, the final answer is the text after "####" (GSM8K), the last box of a solution (MATH), or the field
+itself. Several answers of one problem (OlympiadBench) all belong to it, in any order.
 """
 
 import re
@@ -114,6 +117,7 @@ class MathTasks(PublicTasks):
         return await right(task, final(answer))
 
     def public_score(self, task: Task, answer: Any) -> float:
+        """1 if there is a final answer, right or not, else 0."""
         return float(bool(final(answer)))
 
 
@@ -129,4 +133,5 @@ async def right(task: Task, answer: str | None) -> float:
 
 
 def truth(task: Task) -> str:
+    """The task's answer. MarlError without one."""
     return Fields(task.data, f"the data of task '{task.id}'").text("answer")

@@ -36,8 +36,10 @@ def exact_match(answer: str, truth: str) -> float:
 
 
 def f1(answer: str, truth: str) -> float:
-    """2 P R / (P + R) of the words that both have, with P their share of the answer and R of the truth. As HotpotQA's
-    evaluation: 0 if only one of them is yes, no or "noanswer"."""
+    """2 P R / (P + R) of the words that both have, with P their share of the answer and R of the truth.
+
+    A Chinese character is a word. As in HotpotQA's evaluation, 0 if only one of them is yes, no or "noanswer".
+    """
     one, other = normalised(answer), normalised(truth)
     if one != other and {one, other} & {"yes", "no", "noanswer"}:
         return 0.0
@@ -56,8 +58,13 @@ def number(answer: str, truth: str) -> float:
 
 
 def gaia(answer: str, truth: str) -> float:
-    """1 if the answer is right by the rule of GAIA (arXiv 2311.12983, and the benchmark's public scorer), else 0. The
-    truth decides what is compared: a number, a list or a text (README.md)."""
+    """1 if the answer is right by the rule of GAIA, else 0. The truth decides what is compared.
+
+    A number: the numbers, without "$", "%" and "," in the answer. A list, with "," or ";": as many elements in the same
+    order, each a number, or a text without case and white space. A text: without case, white space and punctuation.
+
+    Source: arXiv 2311.12983, and the benchmark's public scorer.
+    """
     if _number_of(truth) is not None:
         return float(_same_element(answer, truth))
     if _LIST.search(truth):

@@ -1,7 +1,11 @@
-"""Pages that agents read, by a workflow's option `pages`: of a file with `url` and `text`, or of the web.
+"""Pages that agents read, by a workflow's option `pages`:
 
-An address that is not public (loopback, private, link-local) is refused, also after a redirect. A name is resolved
-once, and the connection is made to the address that was checked; proxies of the environment are not used.
+    data/pages.jsonl                    a file of pages: JSON lines, a JSON list or parquet with `url` and `text`
+    web                                 the address itself, over http or https
+
+An address that is not public (loopback, private, link-local) is refused, also after a redirect: an agent reaches no
+service of the machine or its network. A name is resolved once, and the connection is made to the address that was
+checked; proxies of the environment are not used.
 """
 
 import asyncio

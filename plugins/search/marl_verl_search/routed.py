@@ -1,6 +1,7 @@
 """A verifier routes to a searcher or an answerer, up to four steps; a single agent; and their role rewards.
 
-Source: Dr. MAS, arXiv 2602.08847, and its public code. The wording of the prompts is our own.
+Source: Dr. MAS, arXiv 2602.08847, and its public code. The wording of the prompts is our own. Where a verdict cannot be
+parsed, the authors' code silently takes it as "yes"; here this is an option, and the action is marked invalid.
 """
 
 import json

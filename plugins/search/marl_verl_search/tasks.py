@@ -139,6 +139,7 @@ class SearchTasks(PublicTasks):
         return any(same(answer, truth) for truth in answers_of(task))
 
     def public_score(self, task: Task, answer: Any) -> float:
+        """1 if there is an answer, right or not, else 0."""
         return float(bool(normalised(answer)))
 
     def _metric(self, task: Task) -> str:

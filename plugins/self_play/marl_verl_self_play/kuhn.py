@@ -41,7 +41,10 @@ def value(strategy: Strategy) -> float:
 
 
 def best_response(strategy: Strategy, player: int) -> tuple[float, dict[str, float]]:
-    """(expected chips of player 0 or 1, the pure strategy that gets them), the best against `strategy` of the other."""
+    """(expected chips of player 0 or 1, the pure strategy that gets them), the best against `strategy` of the other.
+
+    All 2^6 pure strategies are tried.
+    """
     names, sign = INFORMATION_SETS[player], (1, -1)[player]
     strategies = (dict(zip(names, moves, strict=True)) for moves in product((0.0, 1.0), repeat=len(names)))
     values = ((sign * value({**strategy, **pure}), pure) for pure in strategies)
@@ -49,7 +52,10 @@ def best_response(strategy: Strategy, player: int) -> tuple[float, dict[str, flo
 
 
 def exploitability(strategy: Strategy) -> float:
-    """Mean of what the two best responses win against `strategy`, in chips per game: half of NashConv."""
+    """Mean of what the two best responses win against `strategy`, in chips per game; 0 only in equilibrium.
+
+    (max_1 u_1(s_1, strategy) + max_2 u_2(strategy, s_2)) / 2, half of NashConv.
+    """
     return (best_response(strategy, 0)[0] + best_response(strategy, 1)[0]) / 2
 
 

@@ -20,9 +20,10 @@ RULES = (
 
 
 class KuhnPoker(TaskSet):
-    """Deals of Kuhn Poker: every six tasks are the six deals, in random order, in both splits.
+    """Deals of Kuhn Poker: every six tasks are the six deals, in random order.
 
-    Each side, `first` and `second`, scores its payoff in chips; the two add up to 0.
+    The game has no other deals, so held-out tasks measure how the players play, not whether they generalise. Each
+    side, `first` and `second`, scores its payoff in chips; the two add up to 0.
     """
 
     quick = True

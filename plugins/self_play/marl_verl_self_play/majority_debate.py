@@ -18,9 +18,12 @@ class MajorityDebate(DrawnTasks):
     """Lists of letters A and B, an odd number of them. Which letter is the majority?
 
     `pro` claims the task's letter and `con` the other one. Sides `pro` and `con` score 1 for the one whose letter the
-    judge names and -1 for the other, or 0 without a verdict. Tasks repeat within a split; no list is in both.
+    judge names and -1 for the other, or 0 without a verdict. The pairs of a list and a claim are few, so tasks repeat
+    within a split; no list is in both.
 
-    Careless debaters quote the first positions of the list, a careless judge names the minority.
+    A share `good` of the debaters' demonstrated quotes are positions of the claimed letter, at most as many as prove a
+    majority; the others are the first positions of the list. The judge sees a random part of the list and names the
+    majority of the whole list; a share `good` of its verdicts is right.
 
     Options:
         length: letters in a list (3 to 9, odd).
@@ -72,9 +75,11 @@ class MajorityDebate(DrawnTasks):
 class MajorityDebateGame(Workflow):
     """Agents `pro` and `con`, of the sides of these names, quote positions at the same time; then `judge` decides.
 
-    The judge sees the letters at the quoted positions, whoever quoted them. Another text than 1 to `quotes` different
-    positions is marked as invalid and shows nothing; a verdict that is not one of the letters makes a draw. Source: the
-    debate game on MNIST of Irving et al., arXiv 1805.00899, where players take turns.
+    The judge sees the letters at the quoted positions, whoever quoted them, so debaters choose evidence and cannot
+    forge it. A quote is 1 to `quotes` different positions; another text is marked as invalid and shows nothing. A
+    verdict that is not exactly one of the letters is marked and makes a draw.
+
+    Source: the debate game on MNIST of Irving et al., arXiv 1805.00899, where players take turns.
 
     Options:
         quotes: maximum number of positions that a debater quotes.

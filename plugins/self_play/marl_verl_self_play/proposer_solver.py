@@ -54,8 +54,9 @@ def drawn(rng: random.Random, terms: int, largest: int, test: bool = False) -> l
 class ProposedArithmetic(TaskSet):
     """Problems that the team writes itself: a training task is the digit with which the problem must begin.
 
-    A task of the test split is a problem for the solver alone, of 2 to `terms` digits, which no proposal may be. Sides
-    `proposer` and `solver` score the learnability reward and the share of solved attempts.
+    A task of the test split is a problem for the solver alone, of 2 to `terms` digits. No proposal may be one of these:
+    one problem in ten belongs to the test split. Sides `proposer` and `solver` score the learnability reward and the
+    share of solved attempts; they do not add up to 0.
 
     Options:
         terms: maximum number of digits in a problem (2 to 9).
@@ -158,8 +159,13 @@ def _proper(parts: list[str] | None, data: Mapping[str, Any]) -> bool:
 
 
 def learnability(solved: float | None) -> float:
-    """The proposer's reward of the share s of solved attempts: 0 if s is 0 or 1, else 1 - s; 0 for an invalid proposal,
-    which has a penalty in the source (Absolute Zero, arXiv 2505.03335, r_propose)."""
+    """The learnability reward of the proposer,
+
+        r = 0 if s is 0 or 1, else 1 - s
+
+    where s is the share of solved attempts; 0 for an invalid proposal (None). Source: Absolute Zero, arXiv 2505.03335
+    (r_propose, with the mean success of the solver's attempts), where an invalid proposal has a penalty instead.
+    """
     return 0.0 if solved is None or solved in (0.0, 1.0) else 1.0 - solved
 
 
@@ -172,8 +178,11 @@ def proposer_learnability(task: Task, turn: Turn, episode: Episode) -> float:
 @quick
 def proposer_uncertainty(task: Task, turn: Turn, episode: Episode) -> float:
     """Role reward, the largest where half of the attempts are solved: r = 1 - 2 |s - 1/2|, s as of `learnability`; 0
-    for an invalid proposal or an episode that is not finished. Source: R-Zero, arXiv 2508.05004, where s is the share
-    that agrees with the most frequent answer, and resembling other problems of the batch costs."""
+    for an invalid proposal or an episode that is not finished.
+
+    Source: R-Zero, arXiv 2508.05004, where s is the share of attempts that agree with the most frequent answer (here
+    the result is computed), and a penalty for problems that resemble others of the batch is subtracted.
+    """
     solved = _solved(episode.answer) if episode.finished else None
     return 0.0 if solved is None else 1.0 - 2.0 * abs(solved - 0.5)
 

@@ -35,8 +35,11 @@ class RoleConditioned(GroupEstimator):
         b_p <- alpha * b_p + (1 - alpha) * R(tau, p)
         A(tau, p) = R(tau, p) - b_p
 
-    b_p begins at 0. R(tau, p) is the mean of the returns of the role's turns, which all have its advantage. The
-    baselines are a part of checkpoints.
+    b_p begins at 0. R(tau, p) is the mean of the returns of the role's turns; with the outcome of its side as the only
+    reward, that outcome. All turns of the role in the episode have its advantage. In a two-player game one policy that
+    plays all roles would otherwise compare a second player with first players, who have another value. The baselines
+    are a part of checkpoints. If the returns of an episode's roles add up to 0 and every role acts in every episode,
+    the advantages of an episode add up to 0, too.
 
     Source: SPIRAL, arXiv 2506.24119 (role-conditioned advantage estimation), with alpha 0.95, of one game.
     """

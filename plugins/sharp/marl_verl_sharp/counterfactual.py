@@ -1,7 +1,13 @@
 """Credits that replay an episode with agents masked: `counterfactual`, and `shapley`.
 
-`counterfactual` is the score that a team reached, minus the score without one agent, or one act: Delta_m = R(tau) -
-R(tau with m masked), the score of the answer that the workflow reaches when every act of m gets a placeholder.
+`counterfactual` is the score that a team reached, minus the score without one agent, or one act.
+
+    Delta_m = R(tau) - R(tau with m masked)
+    R(tau with M masked) = score of the answer that the workflow reaches on the same task, with the same calls and
+                           random draws, when every act of M gets a placeholder
+
+Delta is signed: below 0, the team would have scored higher without m. This is leave-one-out: the Deltas need not add up
+to the score (two workers with the same result have 0 each).
 
 A masked run is a replay of the episode's journal with some actions replaced. The mode defines the other actions:
 
@@ -22,7 +28,8 @@ Source: SHARP, arXiv 2602.08335, from second-hand descriptions: no authors' code
 Up to `exact_up_to` players the mean is over all orders, computed from the 2^n coalitions (`shapley`; Shapley, 1953).
 Above that over `permutations` random ones (Castro, Gomez and Tejada, 2009), with truncation (Ghorbani and Zou, "Data
 Shapley", 2019, algorithm 1): in each of them, once |v(N) - v(those so far)| < `truncation`, the remaining players of
-the order get 0 without a replay. Each coalition is replayed at most once.
+the order get 0 without a replay. sum_i phi_i = v(N) - v({}), with an error below `truncation`. Each coalition is
+replayed at most once.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -85,7 +92,10 @@ class MaskingCredit(ReplayCredit):
 
 @dataclass(frozen=True)
 class Counterfactual(MaskingCredit):
-    """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently."""
+    """Delta on every turn of a player, by a replay without it; all replays of an episode run concurrently.
+
+    An agent that did not act has no turn and needs no replay.
+    """
 
     name: ClassVar[str] = "counterfactual"
     unit: Literal["agent", "act"] = "agent"  # what is masked together, and gets the same Delta
@@ -95,6 +105,7 @@ class Counterfactual(MaskingCredit):
         object.__setattr__(self, "repeated", self.unit == "agent")
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""
         players = self.acting(context, episode)
         turns = [turn for turn in episode.turns if turn.agent in players]
         masked = list(dict.fromkeys(self._masked(turn) for turn in turns))
@@ -118,6 +129,7 @@ class SampledShapley(MaskingCredit):
     truncation: Annotated[float, Ge(0)] = 0.0  # in units of the score. With it, replays of one order are sequential
 
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        """Set phi on the turns. Returns the number of sampled tokens. AttemptFailed if a replay has no score."""
         players = self.acting(context, episode)
         value, tokens = {frozenset(players): episode.score}, 0  # of the coalitions that were replayed, and of all
 
@@ -165,8 +177,12 @@ async def masked_value(
 ) -> tuple[float, int]:
     """(score of the answer that an episode's workflow reaches with some of its acts masked, tokens sampled for it).
 
-    The run has its own requests and seeds (candidate "without worker2"). AttemptFailed, which names the mask: the run
-    has no score.
+    The run has its own requests and seeds (candidate "without worker2"); the episode is not changed.
+
+    Args:
+        masked: agents and acts that get `placeholder`, including acts that the episode does not have.
+
+    AttemptFailed, which names the mask: the run has no score.
     """
     who = ", ".join(sorted(name if isinstance(name, str) else ":".join(name) for name in masked)) or "no player"
     tokens = 0
@@ -218,7 +234,12 @@ def coalitions(players: Sequence[str]) -> list[frozenset[str]]:
 
 
 def shapley(players: Sequence[str], value: Mapping[frozenset[str], float]) -> dict[str, float]:
-    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)), of n players and 2^n coalitions."""
+    """phi_i = sum over S without i of |S|! (n - |S| - 1)! / n! * (v(S + i) - v(S)).
+
+    The only division of v(N) - v(empty) that is efficient, symmetric, linear, and gives 0 to null players.
+    Source: Shapley, 1953; for two players phi_a = (v(a) - v(0) + v(ab) - v(b)) / 2.
+    `players`: n different names; `value`: v of all 2^n coalitions.
+    """
     n = len(players)
     weight = [factorial(size) * factorial(n - size - 1) / factorial(n) for size in range(n)]
     return {

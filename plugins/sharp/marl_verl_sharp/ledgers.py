@@ -1,9 +1,13 @@
-"""Three ledgers: the planner is asked for the number of an item, and sends one item to three workers, each of which
-looks it up in its own ledger and reports:
+"""Three ledgers: a question with one right, one irrelevant and one wrong ledger.
+
+The planner is asked for the number of an item. It sends one item to three workers, each of which looks it up in its own
+ledger and reports:
 
     reader   has this year's ledger: the right number, which the team cannot know otherwise.
     idler    has a ledger of letters: its report is never needed.
     gossip   has last year's ledger: another, wrong number for every item.
+
+So one worker can be useful, one is idle, and one is harmful. The planner sees their reports, but no ledger.
 """
 
 import random
@@ -32,6 +36,7 @@ class ThreeLedgers(DrawnTasks):
     agents = (PLANNER, *WORKERS)
 
     def score(self, task: Task, answer: Any) -> float:
+        """Terminal accuracy: 1 when the answer is this year's number of the item, else 0."""
         return float(answer.strip() == task.data["ledgers"][READER][task.data["item"]])
 
     def public_score(self, task: Task, answer: Any) -> float:
@@ -44,9 +49,12 @@ class ThreeLedgers(DrawnTasks):
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str]:
         """Right: the planner asks for the item and uses the reader's report; reader and idler look up the item and
-        report the result, the gossip reports nothing. The careless planner asks for the other item and uses the last
-        reported number, and the careless worker looks up "all" and reports the opposite way; the gossip always looks up
-        the item."""
+        report the result, the gossip reports nothing.
+
+        The careless planner asks for the other item and uses the last reported number, and the careless worker looks up
+        "all" and reports the opposite way; the gossip always looks up the item. Reports may be missing, as in masked
+        runs.
+        """
         right, first = rng.random() < good, rng.random() < 0.5
         item = task.data["item"]
         if agent == PLANNER and first:

@@ -113,6 +113,10 @@ def warm_up(
 ) -> float:
     """Train once on (observation, answer) pairs in order, with loss on the answer and its end token only.
 
+    The model learns the format and a mixture of behaviours, which reinforcement learning later reweights.
+
+    loss = - mean over answer tokens of log p(token | chat prompt of the observation, answer so far)
+
     AdamW on one CPU thread, so the result is deterministic. An incomplete last batch is dropped. Returns the mean loss
     of the last ten steps, in nats per token; 0 without a step.
     """

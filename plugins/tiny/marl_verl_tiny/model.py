@@ -176,8 +176,11 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress = 
 def ensure_all(
     specs: Sequence[TinyModel], cache_dir: Path | None = None, progress: Progress = lambda fraction: None
 ) -> list[Path]:
-    """Call `ensure` for different models concurrently, outside this process, which therefore does not import torch.
-    RuntimeError: a process failed; the message has the last output."""
+    """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
+
+    Equal models are created once. MarlError: a description is invalid, e.g. an unknown agent or task. RuntimeError: a
+    process failed; the message has the last output.
+    """
     folders = [spec.folder(cache_dir) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
     if missing:

@@ -42,7 +42,10 @@ class Packaged:
         return [Path(str(package.locate_file(file))) for package, file in files]
 
     def fetch(self) -> Path:
-        """The folder of the model with float32 weights, converted if it is not there; transformers and vLLM load it."""
+        """The folder of the model with float32 weights, converted if it does not exist; transformers and vLLM load it.
+
+        The folder is written completely or not at all. MarlError: a package is missing.
+        """
         target = self.folder()
         if not target.is_dir():
             parts = self.check()

@@ -1,7 +1,8 @@
 """Split Plan-Path: one agent knows the goal, the other one the map; neither can succeed alone.
 
 The scout sees the goal and a landmark and sends the mover one cell. The mover sees its start, the walls and that cell,
-and writes the cells to walk, which must *stop* on the goal: answers would grow until they cross it otherwise.
+and writes the cells to walk; a straight walk never suffices. The team succeeds if the walk is legal and *stops* on the
+goal (without that rule, answers would grow until they cross it).
 """
 
 import random

@@ -1,4 +1,14 @@
-"""Writing reward in levels, up to 2.98, of two parts of one text, without a model; README.md has the rules.
+"""Writing reward in levels, up to 2.98 (as transitions are at most 0.95), of two parts of one text; without a model.
+
+    structure     0.5  if the word counts of both parts are in range, else the reward is 0
+    length        1.0  characters(two) / characters(one): full in a band, linear to 0 at the limits beside it
+    vocabulary    0.5  different words(two) / different words(one), stop words included: the same
+    style         1.0  0.4 * transitions + 0.6 * min(J, J_full) / J_full
+
+    transitions = 0.4 + 0.05 (c - 1),  c: how many of the 12 kinds of transition words occur; 0 if none
+    J = |A and B| / |A or B|,  A and B the different words of the parts without stop words; 1 if both are empty
+
+A ratio beyond a limit ends the reward: no further level counts. README.md has the exact rules.
 
 Source: MAGRPO, arXiv 2508.04652, and the authors' code (OpenMLRL/LLM_Collab_Writing). The lists of words are ours.
 """
@@ -133,6 +143,7 @@ def structure(one: str, two: str, bands: Bands) -> bool:
 
 
 def style(one: str, two: str, bands: Bands) -> float:
+    """0 to 0.98: transition words, and words in common."""
     text = two if bands.transitions_in == "two" else one + two
     return 0.4 * transitions(text) + 0.6 * min(overlap(one, two), bands.overlap) / bands.overlap
 

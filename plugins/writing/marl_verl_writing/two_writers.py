@@ -1,6 +1,8 @@
-"""Joint writing: two agents write one part of a text each, simultaneously, for one joint reward (`levels`).
+"""Joint writing: two agents write one part of a text each, simultaneously, for one joint reward.
 
-Source: MAGRPO, arXiv 2508.04652.
+TLDR: one agent summarises a post in one sentence, the other in more detail. arXiv: from an abstract, one agent writes
+the first paragraph of an introduction, the other the second. Neither sees the other's text; the wanted lengths,
+vocabulary and coherence are defined by the reward only (`levels`). Source: MAGRPO, arXiv 2508.04652.
 """
 
 import random
@@ -85,12 +87,14 @@ class JointWriting(PublicTasks):
         return BANDS[self.bands]
 
     def score(self, task: Task, answer: Any) -> float:
+        """The sum of the levels, 0 to 2.98."""
         return sum(levels(answer[ONE], answer[TWO], self.limits).values())
 
     def success(self, task: Task, answer: Any) -> bool:
         return self.score(task, answer) >= ENOUGH
 
     def public_score(self, task: Task, answer: Any) -> float:
+        """1 if the word counts of both parts are in range, else 0."""
         return float(structure(answer[ONE], answer[TWO], self.limits))
 
 
