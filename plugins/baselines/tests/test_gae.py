@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from marl_verl_baselines import GAE
 from marl_verl_baselines.presets import gae as reference
 from marl_verl_inspect.explained import ExplainedRows
+from marl_verl_magrpo.algorithm import JointAdvantage
 
 from marl_verl.algo.advantage import RowTable
+from marl_verl.algo.advantage.estimator import Rows as Kind
 from marl_verl.algo.algorithms.algorithm import step_document
 from marl_verl.errors import MarlError
 from tests.batches import FIT, Rows, algorithm, row
@@ -71,6 +73,16 @@ def test_missing_values_raise() -> None:
         gae([turn(0, 0, "a", 1.0, None)])
     with pytest.raises(MarlError, match="row 'q_1_0' lacks 'value', which other rows of its agent have"):
         gae([turn(0, 0, "a", 1.0, 0.5), turn(1, 0, "a", 1.0, None)])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    advantage = algorithm("ippo").advantage
+    assert advantage.incompatibility(Kind()) is None
+    assert "returns 'gae' sums the turns of a session, and turns of a tree have siblings" in str(
+        advantage.incompatibility(Kind(tree=True))
+    )
+    joint = JointAdvantage(returns=GAE())
+    assert "returns 'gae' needs a critic, and advantage 'joint' trains none" in str(joint.incompatibility(Kind()))
 
 
 @given(rows=FIT["mappo"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +102,24 @@ def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
 def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     assert patterns(f"def solve(x):\n{lines}", "solve") == found
+
+
+@pytest.mark.slow
+def test_a_run_reports_the_pass_rate_and_a_failed_measure_does_not_end_it() -> None:
+    """The answer is the second program, which passes 2 of 3 tests."""
+    from marl_verl.backend.protocol import Report
+    from marl_verl.backend.rollout.worker import RolloutWorker
+
+    context = scripted([SQUARE, program("print(2 * abs(int(input())))")], GOOD, turns=2)
+    sample = asyncio.run(Independent(episodes=1).sample(context))
+    made: Any = object.__new__(RolloutWorker)
+    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=CodeWithTests(seconds=20)))
+    made.observers, made._logged = SimpleNamespace(marl_episode_finished=lambda **_: None), set()
+    for seconds, measures in ((20, [{"pass_rate": pytest.approx(2 / 3)}]), (None, [])):
+        made.parts.task_context.tasks.seconds = seconds
+        report = Report("u", "t")
+        asyncio.run(made._fill(report, sample))
+        assert (report.measures, len(report.turns)) == (measures, 4)
 
 
 SMALL = SmallPrograms(seconds=20)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from marl_verl_code import code_tests
-from marl_verl_code.code_levels import code_in, function
+from marl_verl_code.code_levels import code_in, function, levels
 from marl_verl_code.joint_code import JointCode, judged, run_assertions, share
 from marl_verl_sandbox import Limits, Outcome
 
@@ -85,6 +85,11 @@ AUX_ONLY = "def aux(x):\n    return x + 1"
 def test_of_an_answer_the_function_is_kept(text: str, kept: str) -> None:
     assert function(text, "aux").rstrip() == kept
     assert function(code_in(text), "aux").rstrip() == kept
+
+
+@pytest.mark.parametrize(("helper", "passed", "reward"), [("", 1.0, 2.1), (HELPER, None, 1.5)])
+def test_levels_without_a_helper_a_return_or_tests(helper: str, passed: float | None, reward: float) -> None:
+    assert sum(levels(helper, MAIN, "aux", True, passed).values()) == pytest.approx(reward)
 
 
 def test_the_task_set_runs_the_tests() -> None:

@@ -12,6 +12,7 @@ from marl_verl_games.reasoning_gym import ARITHMETIC, LITERALS, REMOVED
 from marl_verl_testing import check_task
 
 from marl_verl import Task
+from marl_verl.errors import MarlError
 from marl_verl.options import build
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -56,6 +57,20 @@ def _is_a_task_set(name: str) -> None:
 @pytest.mark.parametrize("name", ["chain_sum", "word_sorting", "maze", "family_relationships", "countdown"])
 def test_the_kit_accepts_it(name: str) -> None:
     check_task(made(name), lambda task: [str(ast.literal_eval(task.data["entry"])["answer"]), "7", ""], count=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("chain_sums", {}, "unknown marl.task.options.dataset 'chain_sums'.*did you mean 'chain_sum'"),
+        ("composite", {"datasets": [{"name": "simple_integration", "weight": 1, "config": {}}]}, "not registered"),
+        ("chain_sum", {"min_terms": 0}, "'chain_sum' refuses marl.task.options.config: min_terms must be positive"),
+    ],
+)
+def test_mistakes_in_options_are_one_line(name: str, config: dict[str, Any], message: str) -> None:
+    with pytest.raises(MarlError, match=message) as raised:
+        made(name, **config)
+    assert "\n" not in str(raised.value)
 
 
 # Scores of reasoning-gym run no text of a model: attacks on every generator that evaluates answers

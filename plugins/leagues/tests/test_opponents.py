@@ -21,7 +21,7 @@ from marl_verl.backend.verl.policies import FrozenRuntime
 from marl_verl.config.stored import team_of
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
-from marl_verl.team import TeamConfig, read_team
+from marl_verl.team import PolicyConfig, TeamConfig, read_team
 
 MARL: dict[str, Any] = {
     "agents": {
@@ -205,6 +205,29 @@ def test_snapshots_stay_while_a_checkpoint_names_them(tmp_path: Path) -> None:
     folders.discard(checkpoint)
     found.discard()
     assert {int(path.name[5:]) for path in snapshots.root.iterdir()} == {6, 8, 10}
+
+
+def test_servers_forget_what_they_have_cached_of_the_former_weights() -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    class Method:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def remote(self, **options: Any) -> None:
+            calls.append((self.name, options))
+
+    methods = ("collective_rpc", "clear_kv_cache", "set_global_steps")
+    server = SimpleNamespace(**{name: Method(name) for name in methods})
+    replicas = [SimpleNamespace(servers=[server, "of another node"])]
+    config = OmegaConf.create({"policies": {"player-past": {"actor_rollout_ref": {}}}})
+    devices: Any = SimpleNamespace(lock=lambda name: None)
+    runtime = FrozenRuntime(PolicyConfig("player-past", frozen=True), config, {"player-past": devices})
+    runtime.servers = SimpleNamespace(get_replicas=lambda: replicas)  # type: ignore[assignment]
+    runtime.load(4, "folder")
+    assert runtime.step == 4
+    reload = {"method": "reload_weights", "kwargs": {"weights_path": "folder"}}
+    assert calls == [("collective_rpc", reload), ("clear_kv_cache", {}), ("set_global_steps", {"global_steps": 4})]
 
 
 def test_an_evaluation_has_the_newest_snapshot_of_its_checkpoint() -> None:

@@ -39,3 +39,8 @@ def test_both_see_both_moves_and_meet() -> None:
     assert run.proposals == [{"left": "c f", "right": "4 2"}, run.answer]
     assert [act.joint for act, _ in run.turns] == [0, 0, 1, 1]
     assert not run.invalid
+
+
+def test_what_cannot_be_read_is_marked() -> None:
+    run = check_workflow(Meet(turns=1), PLACE, ScriptedPolicy({"left": "know", "right": "stay"}))
+    assert list(run.invalid) == [("left", "0")]

@@ -69,6 +69,16 @@ def test_normal_draws_have_the_moments_and_quantiles_of_the_mean_s_student_t() -
         assert share == pytest.approx(below, abs=0.015)
 
 
+def test_beta_draws_have_the_moments_of_the_mean() -> None:
+    a, b = beta_of(STATED)
+    rng, posterior = Random(3), seen("beta", STATED)
+    draws = [posterior.draw(rng) for _ in range(DRAWS)]
+    variance = a * b / ((a + b) ** 2 * (a + b + 1))
+    assert statistics.mean(draws) == pytest.approx(a / (a + b), abs=5 * math.sqrt(variance / DRAWS))
+    assert statistics.variance(draws) == pytest.approx(variance, rel=0.1)
+    assert all(0 <= draw <= 1 for draw in draws)
+
+
 class Fixed(Normal):
     """Always draws its m."""
 

@@ -124,3 +124,11 @@ def test_novelty_is_the_share_of_bits_in_which_sketches_differ(rows: Rows, answe
         others = [bits for other, bits in sketches.items() if other[0] == key[0] and other != key]
         distances = [(sketches[key] ^ bits).bit_count() / 48 for bits in others] if key in sketches else []
         assert value == pytest.approx(np.mean(distances) if distances else 0.0, abs=1e-9)
+
+
+def test_sketches_of_similar_answers_are_near() -> None:
+    words = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+    texts = " ".join(words), " ".join(words).upper(), " ".join(words[:-1]), " ".join("abcdefghij")
+    first, *others = (int(sketch(text)["answer_sketch"]) for text in texts)
+    same, near, far = ((first ^ other).bit_count() / 48 for other in others)
+    assert same == 0 < near < 0.25 < far

@@ -273,6 +273,32 @@ def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays(
         assert (again.answer, again.journal) == (episode.answer, episode.journal)
 
 
+def test_a_state_is_scored_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees = watch(monkeypatch)
+
+    class Silent(Refine):
+        """Never calls `propose`."""
+
+        async def run(self, task: Task, team: Team) -> str:
+            await team["a"].act("1")
+            return (await team["a"].act("2")).text
+
+    def run(workflow: Workflow, partial_value: Any) -> tuple[Sample, list[float]]:
+        trees.clear()
+        say = lambda act, session, candidate: "0.25" if act.turn == 0 else "0.75"  # noqa: E731
+        context = ScriptedContext(workflow, QUESTION, ScriptedPolicy({"a": say}), tasks=Worth())
+        return sample(context, 6, partial_value=partial_value), sorted({node.score for node in all_nodes(trees[0])})
+
+    found, scores = run(Refine(2), "proposal")
+    assert scores == [0.25, 0.75]
+    assert not found.extra_tokens
+    found, scores = run(Silent(), "proposal")
+    assert scores == [0.75]
+    first = [turn for turn in found.turns if turn.turn == 0]
+    assert found.extra_tokens == {"rollout": 4 * len(first)}  # "0.75", for every node that is no end
+    assert run(Refine(2), "zero")[1] == [0.0, 0.75]
+
+
 @given(workflows(), st.integers(0, 5), STRATEGY)
 @settings(max_examples=20, deadline=None)
 def test_the_public_choice_is_the_best_and_no_turn_is_lost(workflow: Programmed, seed: int, strategy: Strategy) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from marl_verl_self_play.kuhn import (
+    DEALS,
     ENDS,
     INFORMATION_SETS,
     best_response,
@@ -14,7 +15,7 @@ from marl_verl_self_play.kuhn import (
     value,
 )
 from marl_verl_self_play.kuhn_poker import KuhnPoker, KuhnPokerGame, move_probabilities
-from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow
+from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 
 from marl_verl import Task
 from marl_verl.algo.sampling import Independent
@@ -89,7 +90,17 @@ def test_drawn_seats_are_those_of_the_task() -> None:
     assert 15 < second < 45
 
 
+def test_every_six_tasks_have_each_deal() -> None:
+    deals = [tuple(task.data["cards"]) for task in KuhnPoker().generate("train", 12, 0)]
+    assert sorted(deals[:6]) == sorted(deals[6:]) == sorted(DEALS)
+
+
 def test_the_probability_of_a_move_is_that_of_all_texts_that_name_it() -> None:
     chances = {"bet": 0.4, "Bet!": 0.1, "check": 0.3, "fold": 0.15, "bet or check": 0.05}.items()
     assert move_probabilities(chances, "") == pytest.approx((0.5, 0.2))
     assert move_probabilities(chances, "b") == pytest.approx((0.0, 0.85))  # "bet" and "check" are no answers to a bet
+
+
+def test_a_player_sees_its_own_card_and_the_moves() -> None:
+    run = check_workflow(KuhnPokerGame(), TASK, ScriptedPolicy({"first": ["check", "fold"], "second": "bet"}))
+    assert [shown(act) for act, _ in run.turns] == ["K", "Q check", "K check bet"]

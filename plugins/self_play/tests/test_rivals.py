@@ -14,6 +14,7 @@ from marl_verl_self_play.majority_debate import MajorityDebate, MajorityDebateGa
 from marl_verl_self_play.proposer_solver import (
     ProposedArithmetic,
     ProposerSolver,
+    learnability,
     proposer_learnability,
     proposer_uncertainty,
     solver_correct,
@@ -52,6 +53,11 @@ def test_problems_are_parsed_and_computed() -> None:
         assert {digit for parts in found for digit in parts[::2]} == set("01234")
     with pytest.raises(MarlError, match="no test problem of 2 digits up to 1"):
         arithmetic.drawn(rng, 2, 1, True)
+
+
+@pytest.mark.parametrize(("solved", "learnable"), [(0.0, 0.0), (0.25, 0.75), (0.5, 0.5), (1.0, 0.0), (None, 0.0)])
+def test_the_reward_of_a_proposer(solved: float | None, learnable: float) -> None:
+    assert learnability(solved) == learnable
 
 
 def test_one_of_four_attempts_is_right() -> None:

@@ -127,10 +127,17 @@ def test_the_planner_earns_a_share_of_what_its_workers_add() -> None:
     np.testing.assert_allclose(reward, [planner, 0.9 + 0.45 + 0.1, 0.9 + 0.09, 0.9 - 0.9, 0.0])
 
 
-def test_a_worker_without_its_credit_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"planner": "planer"}, r"unknown agent 'planer': did you mean 'planner'"),
+        ({}, r"row 'q_0_1' of worker 'search' lacks reward 'mc'"),
+    ],
+)
+def test_what_sharp_cannot_do_without(change: dict[str, Any], message: str) -> None:
     rows = [row("q", 0, 0, 0, "planner", broadcast=1.0), row("q", 0, 1, 0, "search", broadcast=1.0)]
-    with pytest.raises(MarlError, match=r"row 'q_0_1' of worker 'search' lacks reward 'mc'"):
-        advantage(algorithm("sharp"), rows)
+    with pytest.raises(MarlError, match=message):
+        advantage(algorithm("sharp", **change), rows)
 
 
 SESSIONS = json.loads((GOLDEN / "sharp_session_mean.json").read_text())
