@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import Qwen3Config
 
 from tests.served import servers as servers
 
@@ -39,6 +40,7 @@ def test_a_server_of_one_gpu_has_no_worker_process_and_waits_on_a_gpu(servers: A
 
     class Server(servers.PolicyServer):  # type: ignore[misc]
         may_start, config = False, SimpleNamespace(**dict.fromkeys(sizes, 1))
+        lora_as_adapter, model_config = True, SimpleNamespace(hf_config=Qwen3Config(vocab_size=25, hidden_size=64))
         __init__ = object.__init__
 
     async def launch(self: Any) -> None:
@@ -54,7 +56,7 @@ def test_a_server_of_one_gpu_has_no_worker_process_and_waits_on_a_gpu(servers: A
 
     monkeypatch.setattr(servers.vLLMHttpServer, "launch_server", launch)
     asyncio.run(run())
-    assert options == {"distributed_executor_backend": "uni"}
+    assert options == {"distributed_executor_backend": "uni", "lora_target_modules": servers.TINY_LAYERS}
 
 
 @pytest.fixture

@@ -88,8 +88,7 @@ class RunResources:
         ours = stat.S_ISDIR(folder.st_mode) and stat.S_ISREG(record.st_mode)
         if not ours or folder.st_mode & 0o022 or {folder.st_uid, record.st_uid} != {os.getuid()}:
             raise PermissionError(f"'{scratch}' is not a folder that only this user can write to")
-        resources = msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls)
-        return replace(resources, scratch=str(scratch))
+        return replace(msgspec.json.decode((scratch / RECORD).read_bytes(), type=cls), scratch=str(scratch))
 
     def write(self) -> None:
         write_json(Path(self.scratch, RECORD), asdict(self))

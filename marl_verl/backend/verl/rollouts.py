@@ -34,8 +34,7 @@ class RayRollouts:
             where = NodeAffinitySchedulingStrategy(node_id=nodes[number % len(nodes)], soft=True)
             options = {"name": f"rollout_worker_{number}_{uuid.uuid4().hex[:8]}", "scheduling_strategy": where}
             # tasks of the stream must not delay other calls
-            placed = kind.options(**options, max_concurrency=100_000)
-            self.workers.append(placed.remote(config, dict(clients)))
+            self.workers.append(kind.options(**options, max_concurrency=100_000).remote(config, dict(clients)))
         mine = plugins.load().fingerprint()
         for number, worker in enumerate(self.workers):
             theirs = tuple(ray.get(worker.__ray_call__.remote(lambda _: plugins.load().fingerprint())))

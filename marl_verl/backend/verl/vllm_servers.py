@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 ADAPTER: ContextVar[int | None] = ContextVar("adapter", default=None)
 """Number of the adapter of the request that is being sent to the engine."""
 
+TINY_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
 
 class PolicyServer(vLLMHttpServer):
     """The server actor of one replica, without HTTP: its requests are calls of the actor, which Ray delivers.
@@ -70,6 +72,9 @@ class PolicyServer(vLLMHttpServer):
         self.adapters = int(engine_kwargs.pop("max_loras", 1))  # verl would set it back to 1
         if server_gpus(self.config) == 1:  # vLLM's default: no separate worker process; verl's is "mp"
             engine_kwargs.setdefault("distributed_executor_backend", "uni")
+        model = self.model_config.hf_config.get_text_config()
+        if self.lora_as_adapter and model.vocab_size < model.hidden_size:  # vLLM's warm-up fails in a tied output layer
+            engine_kwargs.setdefault("lora_target_modules", TINY_LAYERS)
         self.versions = {}
 
     def _get_worker_extension_cls(self) -> str:
@@ -172,5 +177,4 @@ class EngineThread(threading.Thread):
 
 def use_threads() -> None:
     """The engines of servers that this process starts from now on run in threads."""
-    context = SimpleNamespace(Process=EngineThread, Queue=multiprocessing.Queue)
-    utils.get_mp_context = lambda: context
+    utils.get_mp_context = lambda: SimpleNamespace(Process=EngineThread, Queue=multiprocessing.Queue)
