@@ -185,6 +185,7 @@ class GroupInGroup(Estimator):
     mode: Mode = "mean_norm"
     step_w: float = 1.0
     gamma: Share = 0.95
+    group_by_agent: bool = False  # groups of an agent of the episode group, and every row is a sample
     step: str = "step"  # component with the reward of the environment's step; excluded from E
     std: Scale = Unbiased()
     eps: Small = 1e-6
@@ -195,14 +196,15 @@ class GroupInGroup(Estimator):
         return (self.step,)
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
-        group = group_ids(table, self.group)
-        sample = sample_ids(table, group, "session_mean")
+        columns = (*self.group, "agent") if self.group_by_agent else self.group
+        group = group_ids(table, columns)
+        sample = sample_ids(table, group, "row" if self.group_by_agent else "session_mean")
         table.check_shared(reward, sample, "of one session, whose episode reward")
         _, first = np.unique(sample, return_index=True)
         episode = group_mean(reward, sample)
         std = self.std if self.mode == "mean_std_norm" else None
         upper, upper_scale = compare(episode, group[first], Mean(), std, self.eps, self.episode_singleton)
-        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, self.group)
+        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, columns)
         lower, lower_scale = compare(steps, same, Mean(), std, self.eps, self.step_singleton)
         ret = (episode / upper_scale)[sample] + self.step_w * steps / lower_scale
         baseline = (upper / upper_scale)[sample] + self.step_w * lower / lower_scale
@@ -212,7 +214,7 @@ class GroupInGroup(Estimator):
             ("step return", steps),
             ("step advantage", (steps - lower) / lower_scale),
         ]
-        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, self.group, stages)
+        return AdvantageResult(ret, reward, baseline, np.ones(len(table)), group, sample, columns, stages)
 
 
 GIGPO = Algorithm(advantage=GroupInGroup())
