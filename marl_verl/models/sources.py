@@ -58,8 +58,7 @@ class Pretrained(Protocol):
 
 def pretrained(path: Any) -> Pretrained | None:
     """The model that a distribution has under this name, unless a file has the name."""
-    known = path in names("pretrained") and not Path(path).exists()
-    return extension("pretrained", path) if known else None
+    return extension("pretrained", path) if path in names("pretrained") and not Path(path).exists() else None
 
 
 def located(path: Any) -> Any:

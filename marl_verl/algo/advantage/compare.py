@@ -81,8 +81,7 @@ class Unbiased(Scale):
 
     def compute(self, value: FloatArray, group: IntArray) -> FloatArray:
         deviation = value - group_mean(value, group)[group]
-        squares = np.bincount(group, weights=deviation**2)
-        return np.sqrt(squares / np.maximum(np.bincount(group) - self.ddof, 1))
+        return np.sqrt(np.bincount(group, weights=deviation**2) / np.maximum(np.bincount(group) - self.ddof, 1))
 
 
 @dataclass(frozen=True)
