@@ -126,7 +126,10 @@ def _requested(run: Path, team: TeamConfig, options: Options) -> Request:
 
 def _tasks(run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequence[str]) -> list[Task]:
     """The run's held-out tasks, or new ones if overrides change `marl.task`. MarlError for tasks of training."""
-    if any(change.key_or_group.startswith("marl.task") for change in parse_overrides(overrides)):
+    changed = {change.key_or_group for change in parse_overrides(overrides)}
+    if any(key.startswith("marl.task") for key in changed):
+        if changed & {"marl.task.test_file", "marl.task.test_size"} == {"marl.task.test_file"}:
+            marl["task"]["test_size"] = None  # that of the run is of its own tasks
         tasks = checks.load_tasks(task_set, marl["task"], "test", marl["run"]["seed"])
         files = marl["task"]["test_file"] is not None
         if both := trained(read_tasks(run / "data" / "train.jsonl"), tasks, files):
