@@ -70,6 +70,6 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error that nobody awaits, but not the Ctrl-C of `interrupted_at_once`, which ends a task as well."""
+    """Report an error that nobody awaits, except the Ctrl-C of `interrupted_at_once`: it ends tasks, too."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
