@@ -33,9 +33,9 @@ PUBLIC = 2
 
 
 def human_eval(row: Fields) -> Task:
-    """A row of HumanEval, or CoopHumanEval, whose ids may be missing: `prompt`, `entry_point`, and `test` with a
-    function `check(candidate)`. Each assertion, or block with some, in the body of `check` is a test. The other
-    statements are the setup, with what the prompt has before the function: imports, and functions that tests use."""
+    """A row of HumanEval: `prompt`, `entry_point`, and `test` with a function `check(candidate)`. Each assertion in the
+    body of `check` is a test, as is each block with assertions in it. The other statements are the setup, with what the
+    prompt has before the function: imports, and functions that tests use."""
     entry, prompt = row.text("entry_point"), str(row.value("prompt"))
     body = ast.parse(str(row.value("test"))).body
     (check,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check")
@@ -52,8 +52,13 @@ def human_eval(row: Fields) -> Task:
     shared |= {"before": before} if before else {}
     texts = [ast.unparse(test) for test in tests]
     private = [{**shared, "assert": text} for text in texts]
-    name = row.text("task_id") if "task_id" in row else f"CoopHumanEval/{entry}"
-    return Task(name, prompt.strip(), {**shared, "tests": texts, "public": [], "private": private})
+    return Task(row.text("task_id"), prompt.strip(), {**shared, "tests": texts, "public": [], "private": private})
+
+
+def coop(row: Fields) -> Task:
+    """A row of CoopHumanEval: as HumanEval, with an id that may be missing."""
+    name = row.text("task_id") if "task_id" in row else f"CoopHumanEval/{row.text('entry_point')}"
+    return human_eval(Fields({**row.row, "task_id": name}, row.where))
 
 
 def mbpp(row: Fields) -> Task:
@@ -184,7 +189,7 @@ SETS: Mapping[str, PublicSet] = {
     "humaneval": PublicSet(
         "openai/openai_humaneval", human_eval, splits={"train": "test", "test": "test"}, installed=installed
     ),
-    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", human_eval, splits={"train": "train", "test": "train"}),
+    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "train", "test": "train"}),
     "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
     "apps": PublicSet("codeparrot/apps", apps, files={"train": ["train.jsonl"], "test": ["test.jsonl"]}),
     "codecontests": PublicSet("deepmind/code_contests", codecontests),

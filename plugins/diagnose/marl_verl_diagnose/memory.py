@@ -15,8 +15,7 @@ else L. Bytes on each rank:
                                     16 T V otherwise, 8.5 if a = 2   and 12 T V with an entropy
     the optimiser's step            w D / n, in place of the last three: Adam's temporary values on a GPU
 
-The bytes of logits and of the step were measured: on one H200 with torch 2.11 and without flash-attn (docs/gpu.md),
-and on a CPU.
+The bytes of logits and of the step were measured, on one H200 without flash-attn (docs/gpu.md) and on a CPU.
 
 Policies are updated one after another, so that only the largest update counts, with what is offloaded between updates.
 Servers sleep meanwhile, or have their `gpu_memory_utilization`. What is not known is left out: the estimate is rather
@@ -119,8 +118,8 @@ def training(
         if gpu and part.model.use_fused_kernels:
             update["logits"] = min(tokens, FUSED) * model.vocabulary * (20 if entropy else 12)
         elif gpu and width == 2:
-            padded = not part.model.use_remove_padding
-            update["logits"] = tokens * model.vocabulary * ((26 if entropy else 5) if padded else 6)
+            padded = 26 if entropy else 5
+            update["logits"] = tokens * model.vocabulary * (6 if part.model.use_remove_padding else padded)
         elif not part.model.use_fused_kernels:
             update["logits"] = tokens * model.vocabulary * ((8.5 if width == 2 else 16) + (12 if entropy else 0))
     step = {"the optimiser's step": state * trained} if gpu else {}

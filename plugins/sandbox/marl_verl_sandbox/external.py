@@ -73,8 +73,7 @@ class ExternalSession(AbstractContextManager["ExternalSession"]):
         code, out, _ = run(self._url, CALL, stdin, self._limits)
         if code is None:
             raise TimeoutError
-        last = out.rstrip().rpartition("\n")[2].encode()
-        return last or None
+        return out.rstrip().rpartition("\n")[2].encode() or None
 
     def end(self) -> tuple[int, str, str]:
         """As `pool.Process.end`."""
