@@ -4,6 +4,8 @@ import asyncio
 import contextvars
 import ctypes
 import inspect
+import os
+import queue
 import signal
 import sys
 import threading
@@ -35,16 +37,26 @@ def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
     """Run a call in a daemon thread, which does not delay process exit. Returns a future of its result."""
     future: Future[T] = Future()
-
-    def run() -> None:
-        future.set_running_or_notify_cancel()  # the call goes on even if nobody waits for its result
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
-            future.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=_settle, args=(future, call), name=name, daemon=True).start()
     return future
+
+
+def _settle(future: Future[T], call: Callable[[], T]) -> None:
+    future.set_running_or_notify_cancel()  # the call goes on even if nobody waits for its result
+    try:
+        future.set_result(call())
+    except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
+        future.set_exception(error)
+
+
+_IDLE: list["queue.SimpleQueue[Any]"] = []  # of threads that wait for a call: starting one takes longer than most calls
+os.register_at_fork(after_in_child=_IDLE.clear)  # a child process has no threads
+
+
+def _serve(calls: "queue.SimpleQueue[Any]") -> None:
+    while True:
+        _settle(*calls.get())
+        _IDLE.append(calls)
 
 
 async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: float | None = None) -> Any:
@@ -65,10 +77,16 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
 
 async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Run a synchronous function in a daemon thread: an executor's threads would keep the process alive."""
-    context, begun = contextvars.copy_context(), time.monotonic()
-    IN_PROGRESS.append(begun)
+    context, begun, future = contextvars.copy_context(), time.monotonic(), Future[Any]()
     try:
-        return await asyncio.wrap_future(in_thread("marl-verl call", lambda: context.run(_plainly, fn, arguments)))
+        calls = _IDLE.pop()
+    except IndexError:
+        calls = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(calls,), name="marl-verl call", daemon=True).start()
+    IN_PROGRESS.append(begun)
+    calls.put((future, lambda: context.run(_plainly, fn, arguments)))
+    try:
+        return await asyncio.wrap_future(future)
     finally:
         IN_PROGRESS.remove(begun)
 

@@ -9,6 +9,7 @@ direction, or a digit in a cell of a Sudoku, "r1c2=3"; "!" is a word that is no 
 """
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -51,14 +52,16 @@ def proposed(team: Team, lines: list[Line], line: Line) -> Line:
 
 def read(answer: str) -> list[Line]:
     """The lines of an answer. MarlError unless it is in the format of `written`."""
-    lines = []
-    for text in answer.splitlines():
-        if (match := LINE.fullmatch(" ".join(text.split()))) is None:
-            raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
-        agent, verb, mark, moves = match.groups()
-        words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())
-        lines.append(Line(agent, "plans" if verb == "plans" else "moves", words, mark != NO_WORDS))
-    return lines
+    return [_line(text) for text in answer.splitlines()]
+
+
+@functools.lru_cache(maxsize=4096)
+def _line(text: str) -> Line:
+    if (match := LINE.fullmatch(" ".join(text.split()))) is None:
+        raise MarlError(f"a line of a walk is '<agent> plans|moves U R ...', got {text!r:.60}")
+    agent, verb, mark, moves = match.groups()
+    words = None if mark in (NOTHING, NO_WORDS) else tuple((moves or "").split())
+    return Line(agent, "plans" if verb == "plans" else "moves", words, mark != NO_WORDS)
 
 
 def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:

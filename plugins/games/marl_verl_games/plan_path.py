@@ -1,6 +1,7 @@
 """Plan-Path: reach the goal of a random board with walls. Board, game, and the task set for chat models."""
 
 import dataclasses
+import functools
 import random
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
@@ -37,9 +38,7 @@ class Board:
 
     def beside(self, cell: str, move: str) -> str | None:
         """The free cell that a move leads to; None at the edge, or before a wall."""
-        row, column = (here + step for here, step in zip(place(cell), STEPS[move], strict=True))
-        inside = 0 <= row < self.size and 0 <= column < self.size
-        near = cells(self.size)[row * self.size + column] if inside else None
+        near = _near(self.size)[move].get(cell)
         return None if near in self.walls else near
 
     def left(self, cell: str) -> int:
@@ -56,6 +55,20 @@ class Board:
 def place(cell: str) -> tuple[int, int]:
     """(row, column) of a cell, from 0."""
     return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
+
+
+@functools.cache
+def _near(size: int) -> dict[str, dict[str, str]]:
+    """Move -> {cell: the cell that it leads to}, without those that it would lead off the board."""
+    named = {place(cell): cell for cell in cells(size)}
+    return {
+        move: {
+            cell: named[row + down, column + right]
+            for (row, column), cell in named.items()
+            if (row + down, column + right) in named
+        }
+        for move, (down, right) in STEPS.items()
+    }
 
 
 @dataclass(frozen=True)
