@@ -45,10 +45,8 @@ def cpu_run() -> bool:
 
 @functools.cache
 def flash_attention() -> bool:
-    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one.
-
-    Loading it takes seconds, in a separate process: a build for another version of torch may crash.
-    """
+    """Whether flash-attn is installed, loads, and supports this machine's GPU (Ampere or newer), if it has one. Loading
+    it takes seconds, in a separate process: a build for another version of torch may crash."""
     if importlib.util.find_spec("flash_attn") is None:
         return False
     command = [sys.executable, "-c", f"{FLASH_ATTENTION}; {_SUPPORTED}"]
@@ -75,10 +73,8 @@ def rollout_name(policy: str) -> str:
 
 
 def first_replica_rank(name: str) -> int:
-    """The first replica rank of the policy whose servers have this name.
-
-    verl names the weight-sync socket in /tmp by Ray job and rank only, and every Ray session counts jobs from 1.
-    """
+    """The first replica rank of the policy whose servers have this name. verl names the weight-sync socket in /tmp by
+    Ray job and rank only, and every Ray session counts jobs from 1."""
     names = [rollout_name(policy) for policy in json.loads(os.environ[POLICIES_VARIABLE])]
     return first_rank_of(os.environ.get(RUN_VARIABLE, "")) + names.index(name) * RANKS_A_POLICY
 

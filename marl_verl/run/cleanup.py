@@ -164,10 +164,8 @@ def _loose() -> set[Path]:
 
 
 def _held(processes: Iterable[psutil.Process]) -> set[Path]:
-    """The shared memory and the semaphores that processes hold (Linux; elsewhere none).
-
-    By inode: the maps of a process list a semaphore under an earlier, temporary name.
-    """
+    """The shared memory and the semaphores that processes hold (Linux; elsewhere none). By inode: the maps of a process
+    list a semaphore under an earlier, temporary name."""
     inodes = set()
     for process in processes:
         with contextlib.suppress(OSError):

@@ -210,9 +210,7 @@ def _new_folder(config: DictConfig, stem: str) -> Path:
 
 def _reserve(plan: Plan) -> None:
     """Make the empty, private run directory of a new run. If another run took its number meanwhile, use the next one.
-
-    MarlError if a run of the given name was started meanwhile.
-    """
+    MarlError if a run of the given name was started meanwhile."""
     plan.folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
         try:

@@ -171,10 +171,8 @@ def mask_of(last: torch.Tensor) -> torch.Tensor:
 
 
 def obeys_masks(engine: Any) -> bool:
-    """Whether the attention of a loaded model takes a mask of any form, as `sdpa` of full attention does.
-
-    Three tokens with two continuations are computed as a tree. The second one must be as if it stood alone.
-    """
+    """Whether the attention of a loaded model takes a mask of any form, as `sdpa` of full attention does. Three tokens
+    with two continuations are computed as a tree. The second one must be as if it stood alone."""
     module, settings = engine.module, engine.engine_config
     config = module.config.get_text_config()
     layers = getattr(config, "layer_types", None) or ["full_attention"]

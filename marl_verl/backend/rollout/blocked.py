@@ -28,11 +28,9 @@ def reason_file() -> Path | None:
 def end_if_blocked(
     loop: asyncio.AbstractEventLoop, limits: Any, end: Callable[[str], object], sampler: str | None = None
 ) -> None:
-    """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `limits.step_seconds`.
-
-    A model that samples in the loop, in the file `sampler`, a debugger, and calls without a limit, which run in the
-    loop, may take as long as they want.
-    """
+    """Call `end` with a reason if `loop`, which runs in this thread, does nothing else for `limits.step_seconds`. A
+    model that samples in the loop, in the file `sampler`, a debugger, and calls without a limit, which run in the loop,
+    may take as long as they want."""
     if None in (limits.step_seconds, limits.call_seconds):
         return
     thread, seconds = threading.get_ident(), float(limits.step_seconds)

@@ -94,11 +94,9 @@ class Slots(NamedTuple):
 
 
 def rendezvous_ports() -> list[int]:
-    """[first, end) of the ports to try, in order, on the node of a policy's first training worker.
-
-    The port is chosen seconds before a worker listens on it; a connection could take an ephemeral port meanwhile.
-    The first port is random, whatever the run's seed: concurrent runs and policies choose different ports.
-    """
+    """[first, end) of the ports to try, in order, on the node of a policy's first training worker. The port is chosen
+    seconds before a worker listens on it; a connection could take an ephemeral port meanwhile. The first port is
+    random, whatever the run's seed: concurrent runs and policies choose different ports."""
     first = random.SystemRandom().randrange(FIRST_PORT, END_PORT - TRIED_PORTS)
     return [first, first + TRIED_PORTS]
 

@@ -108,11 +108,9 @@ class QueueStore:
     """A `RowStore`. `tq.init` must have been called in this process."""
 
     def put(self, keys: Sequence[str], fields: Mapping[str, Column]) -> None:
-        """Write fields of rows.
-
-        `kv_batch_put` would copy all tags several times, which takes most of its time. And TransferQueue divides a
-        nested tensor into rows five times, which takes a quarter of the time with strided ones (docs/benchmarks.md).
-        """
+        """Write fields of rows. `kv_batch_put` would copy all tags several times, which takes most of its time. And
+        TransferQueue divides a nested tensor into rows five times, which takes a quarter of the time with strided ones
+        (docs/benchmarks.md)."""
         strided, client = dict[str, torch.Tensor](), tq.get_client()
         for name, column in fields.items():
             rows = column.unbind() if isinstance(column, torch.Tensor) else column

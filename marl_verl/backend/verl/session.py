@@ -140,11 +140,9 @@ def start_ray(config: Any) -> None:
 
 
 def send_token() -> None:
-    """Send the token of this machine, unless the user has chosen a mode. Call this before Ray is imported.
-
-    `ray start --head` requires one if its machine has one, and Ray sends it by itself for the address "auto" only. A
-    cluster without a token accepts a driver that sends one.
-    """
+    """Send the token of this machine, unless the user has chosen a mode. Call this before Ray is imported. `ray start
+    --head` requires one if its machine has one, and Ray sends it by itself for the address "auto" only. A cluster
+    without a token accepts a driver that sends one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     if named or (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -167,10 +165,8 @@ def connect(address: str, **options: Any) -> None:
 
 
 def safe_job() -> dict[str, Any]:
-    """Arguments of `ray.init` with which workers do not search the driver's folders, where this process does not.
-
-    Uses an internal of Ray: it adds them only for jobs without a working directory of their own.
-    """
+    """Arguments of `ray.init` with which workers do not search the driver's folders, where this process does not. Uses
+    an internal of Ray: it adds them only for jobs without a working directory of their own."""
     if not os.environ.get(SAFE_PATH):
         return {}
     from ray.job_config import JobConfig

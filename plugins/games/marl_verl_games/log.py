@@ -74,8 +74,7 @@ def line_of(turn: Turn, episode: Episode) -> tuple[list[Line], int]:
     return lines, own[turn.turn]
 
 
-Meaning = Callable[[str], str | None]
-"""Word -> the move, or None if it is no move."""
+Meaning = Callable[[str], str | None]  # word -> the move, or None if it is no move
 _PRINTED = re.compile(r"(?:^|(Actions(?: List\*\*)?:))[ \t]*\[", re.MULTILINE)
 
 

@@ -38,7 +38,7 @@ class Board:
 
     def beside(self, cell: str, move: str) -> str | None:
         """The free cell that a move leads to; None at the edge, or before a wall."""
-        near = _near(self.size)[move].get(cell)
+        near = _near(self.size).get((cell, move))
         return None if near in self.walls else near
 
     def left(self, cell: str) -> int:
@@ -58,17 +58,11 @@ def place(cell: str) -> tuple[int, int]:
 
 
 @functools.cache
-def _near(size: int) -> dict[str, dict[str, str]]:
-    """Move -> {cell: the cell that it leads to}, without those that it would lead off the board."""
+def _near(size: int) -> dict[tuple[str, str], str]:
+    """(cell, move) -> the cell that it leads to; absent at the edge."""
     named = {place(cell): cell for cell in cells(size)}
-    return {
-        move: {
-            cell: named[row + down, column + right]
-            for (row, column), cell in named.items()
-            if (row + down, column + right) in named
-        }
-        for move, (down, right) in STEPS.items()
-    }
+    ends = {(named[r, c], move): (r + down, c + right) for r, c in named for move, (down, right) in STEPS.items()}
+    return {key: named[end] for key, end in ends.items() if end in named}
 
 
 @dataclass(frozen=True)

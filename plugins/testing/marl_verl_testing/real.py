@@ -18,8 +18,7 @@ from marl_verl import Run
 
 __all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
 
-LIMIT = 900.0
-"""Time limit of a run, in seconds."""
+LIMIT = 900.0  # seconds of a run
 
 
 @dataclass(frozen=True)
