@@ -285,7 +285,8 @@ class Overlong:
 
 @dataclass(frozen=True)
 class Advantage(GroupEstimator):
-    """A = (R - b_group) / (sigma_group + eps): a row is compared with the rows of its group.
+    """A = (R - b_group) / (sigma_group + eps), or A = R - b_group without `norm_by_std`: a row is compared with the rows
+    of its group.
 
     Attributes:
         returns: computes the return R from rewards.
