@@ -285,7 +285,7 @@ class Overlong:
 
 @dataclass(frozen=True)
 class Advantage(GroupEstimator):
-    """A = (R - b_group) / (sigma_group + eps), or A = R - b_group without `norm_by_std`: a row is compared with the rows
+    """A = (R - b_group) / (sigma_group + eps), or A = R - b_group without `norm_by_std`: a row is compared with those
     of its group.
 
     Attributes:
