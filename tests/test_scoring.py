@@ -15,6 +15,7 @@ from marl_verl.algo.sampling import scoring
 from marl_verl.algo.sampling.context import judged
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet, quick
+from tests.forks import in_fork
 
 pytestmark = pytest.mark.slow
 TASK = Task("t", "p", {"answer": "4"})
@@ -145,5 +146,6 @@ def test_quick_functions_stay_here() -> None:
             return float(os.getpid())
 
     assert number_of(here) == number_of(Quick().score) == os.getpid()
+    assert in_fork(number_of, here, "", 5.0) != os.getpid()  # a fork has no thread that waits for calls
     assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()
     assert number_of(lambda task, answer: float(os.getpid()), seconds=None) == os.getpid()
