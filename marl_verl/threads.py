@@ -37,12 +37,12 @@ def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
 def in_thread(name: str, call: Callable[[], T]) -> Future[T]:
     """Run a call in a daemon thread, which does not delay process exit. Returns a future of its result."""
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # it cannot be cancelled, because nothing can stop the call
     threading.Thread(target=_settle, args=(future, call), name=name, daemon=True).start()
     return future
 
 
 def _settle(future: Future[T], call: Callable[[], T]) -> None:
-    future.set_running_or_notify_cancel()  # the call goes on even if nobody waits for its result
     try:
         future.set_result(call())
     except BaseException as error:  # noqa: BLE001 - raised by `Future.result`
@@ -84,6 +84,7 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
         calls = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(calls,), name="marl-verl call", daemon=True).start()
     IN_PROGRESS.append(begun)
+    future.set_running_or_notify_cancel()  # as `in_thread`
     calls.put((future, lambda: context.run(_plainly, fn, arguments)))
     try:
         return await asyncio.wrap_future(future)

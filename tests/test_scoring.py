@@ -134,6 +134,7 @@ def test_a_function_may_return_a_coroutine() -> None:
     assert number_of(lambda task, answer: answered()) != os.getpid()
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_quick_functions_stay_here() -> None:
     @quick
     def here(task: Task, answer: str) -> float:
@@ -147,5 +148,8 @@ def test_quick_functions_stay_here() -> None:
 
     assert number_of(here) == number_of(Quick().score) == os.getpid()
     assert in_fork(number_of, here, "", 5.0) != os.getpid()  # a fork has no thread that waits for calls
+    for _ in range(20):  # a call whose time is up at once goes on in its thread
+        with pytest.raises(TimeoutError):
+            number_of(here, seconds=0.0)
     assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()
     assert number_of(lambda task, answer: float(os.getpid()), seconds=None) == os.getpid()
