@@ -140,9 +140,9 @@ def start_ray(config: Any) -> None:
 
 
 def send_token() -> None:
-    """Send the token of this machine, unless the user has chosen a mode. Call this before Ray is imported. `ray start
-    --head` requires one if its machine has one, and Ray sends it by itself for the address "auto" only. A cluster
-    without a token accepts a driver that sends one."""
+    """Send the token of this machine, unless the user has chosen a mode. Call this before Ray is imported. A machine
+    with a token has a `ray start --head` that requires it, and Ray sends it by itself for the address "auto" only. A
+    cluster without a token accepts a driver that sends one."""
     named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     if named or (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")

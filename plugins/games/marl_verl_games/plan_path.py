@@ -38,7 +38,7 @@ class Board:
 
     def beside(self, cell: str, move: str) -> str | None:
         """The free cell that a move leads to; None at the edge, or before a wall."""
-        near = _near(self.size).get((cell, move))
+        near = _beside(self.size).get((cell, move))
         return None if near in self.walls else near
 
     def left(self, cell: str) -> int:
@@ -58,7 +58,7 @@ def place(cell: str) -> tuple[int, int]:
 
 
 @functools.cache
-def _near(size: int) -> dict[tuple[str, str], str]:
+def _beside(size: int) -> dict[tuple[str, str], str]:
     """(cell, move) -> the cell that it leads to; absent at the edge."""
     named = {place(cell): cell for cell in cells(size)}
     ends = {(named[r, c], move): (r + down, c + right) for r, c in named for move, (down, right) in STEPS.items()}

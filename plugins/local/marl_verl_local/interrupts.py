@@ -70,6 +70,6 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error that nobody awaits, except the Ctrl-C of `interrupted_at_once`: it ends tasks, too."""
+    """Report an error of a task that nobody awaits, unless it is a KeyboardInterrupt of `interrupted_at_once`."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
