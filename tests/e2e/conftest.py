@@ -108,6 +108,11 @@ FOUR_STEPS: dict[str, Any] = {
     # what is sampled depends on scores
     **{"marl.algorithm.options.sampler": "greedy-tree", "marl.sampler.options.candidates": 4},
     "marl.sampler.filter.refill": 1,
+    # a teacher reads what was sampled, or its own likeliest tokens
+    **{"+marl.policies.big.frozen": True, "+marl.policies.big.tiny.steps": 300, "+marl.policies.big.tiny.hidden": 48},
+    **{f"+marl.policies.{name}.teacher.policy": "big" for name in ("sender", "answerer")},
+    "+marl.policies.sender.teacher.form": "reverse-kl",
+    **{"+marl.policies.answerer.teacher.form": "forward-topk", "+marl.policies.answerer.teacher.topk": 8},
 }
 
 

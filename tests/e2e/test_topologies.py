@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import ROOT, WithPlugin, train
+from tests.e2e.conftest import WithPlugin
 from tests.five import STOP, acts
 from tests.served import turns_of
 
@@ -165,24 +165,3 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing_running(five: WithPlugin) -> Non
     assert five.code == 130, five.output
     assert "interrupted" in five.output
     assert five.left == []
-
-
-def test_a_teacher_reads_the_same_on_vllm_as_in_one_process(tmp_path: Path) -> None:
-    """Two students of one teacher, which reads what they sampled, or its own likeliest tokens."""
-    forms = {"left": "reverse-kl", "right": "forward-topk, topk: 8, reward: false"}
-    taught = "frozen: false, tiny: {steps: 30, batch_size: 16}, teacher: {policy: big, form"
-    words = [f"+marl.policies.{name}={{{taught}: {form}}}}}" for name, form in forms.items()]
-    words += ["~marl.policies.student", "marl.agents.holder.policy=left", "marl.agents.asker.policy=right"]
-    words += ["marl.policies.big.tiny={steps: 60, batch_size: 16}", "data.train_batch_size=4", "marl.task.test_size=4"]
-    words += ["trainer.total_training_steps=2", "trainer.save_freq=-1", "actor_rollout_ref.actor.ppo_mini_batch_size=4"]
-    recipe, steps = ROOT / "recipes" / "teams" / "distilled.yaml", {}
-    for backend in ("verl", "local"):
-        run = train(tmp_path / backend, *words, f"marl.run.backend={backend}", recipe=recipe)
-        assert run.code == 0, run.output
-        steps[backend] = run.lines("policy/left/reverse_kl")
-    assert [line["step"] for line in steps["verl"]] == [1, 2]
-    for name in (
-        *("left/reverse_kl", "left/distillation/loss", "right/distillation/loss", "right/distillation/teacher_mass"),
-    ):
-        first = [steps[backend][0][f"policy/{name}"] for backend in ("verl", "local")]
-        assert first[0] == pytest.approx(first[1], rel=1e-3), name

@@ -35,7 +35,8 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
 def test_both_policies_changed(whole: Whole) -> None:
     summary = whole.run.summary
     assert summary["eval_tasks"] == 40
-    for name in summary["policies"]:
+    assert summary["policies"] == ["sender", "answerer", "big"]
+    for name in ("sender", "answerer"):
         assert change(whole.run.folder, name) > 0.001
     assert all("agent/sender/reward/role" in line for line in whole.run.lines("train/success"))
 
@@ -101,6 +102,10 @@ def test_a_step_is_the_same_on_both(whole: Whole, local: Finished) -> None:
         for name in names:
             assert lines[0][name] == pytest.approx(lines[1][name], rel=1e-6, abs=1e-6), name
         assert any("grad_norm" in name for name in names)
+    taught = ("sender/reverse_kl", "sender/distillation/loss", "answerer/distillation/loss")
+    for metric in (*taught, "answerer/distillation/teacher_mass"):  # read by vLLM, and in one process
+        values = [run.lines(f"policy/{metric}")[0][f"policy/{metric}"] for run in (whole.run, local)]
+        assert values[0] == pytest.approx(values[1], rel=0.01), metric
 
 
 def test_a_run_changes_between_backends(whole: Whole, local: Finished) -> None:
