@@ -350,9 +350,10 @@ DISTILLATION = Claim(
     setting=(
         "[Inventory](../recipes/teams/README.md) with one policy for both agents, which has seen demonstrations of "
         "which a fifth is right; the teacher is larger and has seen right ones only, with a success of 100 %. A step "
-        "has 16 episodes: this and the other settings were chosen on seed 1000. 8 of the teacher's tokens are compared "
-        "or the reverse KL is a reward of each token. *Tokens* are log2 of those that the student sampled up to 80 % "
-        "of the teacher's success, or of all; differences are to half of the reward's, one less."
+        "has 16 episodes: this and the other settings were chosen on seeds 1000 and 1001. (Before 2026-11-28: 60 "
+        "steps, in which few runs with the reward alone came to 80 %.) 8 of the teacher's tokens are compared or the "
+        "reverse KL is a reward of each token. *Tokens* are log2 of those that the student sampled up to 80 % of the "
+        "teacher's success, or of all; differences are to half of the reward's, one less."
     ),
     arms=[
         Arm("teacher and reward", [DISTILLED]),
@@ -360,7 +361,7 @@ DISTILLATION = Claim(
         Arm("reverse KL alone", [DISTILLED, "--variant", "teacher_alone", f"{OF_STUDENT}.form=reverse-kl"]),
         Arm("reward alone", [DISTILLED, "--variant", "reward_alone"]),
     ],
-    settings=[*steps(60, 3), *SHORT],
+    settings=[*steps(120, 3), *SHORT],
     measures=[
         Measure("tokens", "log2 of the tokens to 80 %", until(0.8)),
         *(GREEDY, SAMPLING, AREA),
