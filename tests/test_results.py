@@ -59,7 +59,7 @@ def test_every_stored_cell_has_what_a_reader_needs_to_repeat_it() -> None:
             assert {measure.key for measure in claim.measures} == set(stored["metrics"])
             assert all(map(math.isfinite, stored["metrics"].values()))
             curve = stored["curve"]
-            assert len(curve["step"]) == len(curve["greedy"]) == len(curve["sampled"]) <= 41
+            assert len(curve["step"]) == len(curve["greedy"]) == len(curve["sampled"]) <= 21
             assert all(stored[name] for name in ("seconds", "commit", "machine", "packages", "version"))
             assert (ROOT / arm.words[0]).is_file()
         seeds = [{cell["seed"] for cell in cells.stored(claim) if cell["arm"] == arm.name} for arm in claim.arms]

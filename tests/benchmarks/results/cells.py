@@ -1,6 +1,7 @@
 """Cells: a run of one arm with one seed, trained by its command and stored as a line of docs/results/CLAIM.json."""
 
 import json
+import math
 import re
 import shlex
 import shutil
@@ -25,6 +26,7 @@ ON_VERL = "verl"  # folder of the cells that claims of the local backend have on
 RUNS = Path("runs", "results")
 MEASURED = ("marl_verl", "plugins", "recipes")  # the commit of a cell is the last one that changed these
 SUMMARY, DIGITS = "cell.json", 5
+INTERVALS = 20  # of a stored curve, at most
 
 Cell = dict[str, Any]
 
@@ -98,6 +100,7 @@ def summary(claim: Claim, arm: Arm, seed: int, run: Run) -> Cell:
     """What is stored of a run."""
     start = json.loads((run.folder / STARTS).read_text(encoding="utf-8"))[-1]
     greedy, sampled = curve(run, SUCCESS), curve(run, SAMPLED)
+    every = max(1, math.ceil((len(greedy) - 1) / INTERVALS))
     assert run.summary is not None
     return {
         **{"arm": arm.name, "seed": seed, "command": claim.command(arm, seed), "backend": claim.backend},
@@ -106,9 +109,9 @@ def summary(claim: Claim, arm: Arm, seed: int, run: Run) -> Cell:
         **{"packages": start["packages"], "seconds": round(run.summary["seconds_total"])},
         "metrics": {measure.key: round(measure.of_run(run), DIGITS) for measure in claim.measures},
         "curve": {
-            "step": [int(step) for step in greedy],
-            "greedy": [round(value, DIGITS) for value in greedy.values()],
-            "sampled": [round(value, DIGITS) for value in sampled.values()],
+            "step": [int(step) for step in greedy][::every],
+            "greedy": [round(value, DIGITS) for value in greedy.values()][::every],
+            "sampled": [round(value, DIGITS) for value in sampled.values()][::every],
         },
     }
 
