@@ -148,7 +148,7 @@ def test_quick_functions_stay_here() -> None:
 
     assert number_of(here) == number_of(Quick().score) == os.getpid()
     assert in_fork(number_of, here, "", 5.0) != os.getpid()  # a fork has no thread that waits for calls
-    for _ in range(20):  # a call whose time is up at once goes on in its thread
+    for _ in range(20):  # after the timeout, the call continues in its thread
         with pytest.raises(TimeoutError):
             number_of(here, seconds=0.0)
     assert number_of(lambda task, answer: float(os.getpid())) != os.getpid()

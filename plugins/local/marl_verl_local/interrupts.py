@@ -70,6 +70,6 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an error of a task that nobody awaits, unless it is a KeyboardInterrupt of `interrupted_at_once`."""
+    """Report the error of a task that nobody awaits. A KeyboardInterrupt of `interrupted_at_once` is not reported."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
