@@ -111,8 +111,9 @@ FOUR_STEPS: dict[str, Any] = {
     # a teacher reads what was sampled, or its own likeliest tokens
     **{"+marl.policies.big.frozen": True, "+marl.policies.big.tiny.steps": 300, "+marl.policies.big.tiny.hidden": 48},
     **{f"+marl.policies.{name}.teacher.policy": "big" for name in ("sender", "answerer")},
-    "+marl.policies.sender.teacher.form": "reverse-kl",
-    **{"+marl.policies.answerer.teacher.form": "forward-topk", "+marl.policies.answerer.teacher.topk": 8},
+    "+marl.policies.answerer.teacher.form": "reverse-kl",
+    **{"+marl.policies.sender.teacher.form": "forward-topk", "+marl.policies.sender.teacher.topk": 8},
+    "+marl.policies.sender.teacher.reward": False,
 }
 
 
