@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,18 +94,16 @@ class SamplingWorkers:
             if not self._future.done():
                 self._future.set_result(None)
 
-    def waiting(self) -> list[Future[Any]]:
-        with self._lock:
-            if self._future.done() and not self._done and self.broken is None:
-                self._future = Future()
-            return [self._future]
-
-    def finished(self) -> list[Any]:
+    def finished(self, updates: Sequence[Future[Any]]) -> list[Any]:
+        wait([self._future, *updates], return_when=FIRST_COMPLETED)
         if self.broken is not None:
             raise self.broken
         with self._lock:
+            self._future = Future()
             found, self._done = self._done, []
             return found
+
+    beside = staticmethod(in_thread)
 
     def gate(self, policy: str, change: str) -> None:
         assert (policy in self.servers.closed) == (change == "open")

@@ -133,8 +133,8 @@ def test_a_run_may_go_on_with_another_backend(run: Path, refused: Refused, monke
     plan = prepare.continue_run(run, [steps])  # the backend of the last start
     assert (plan.config.marl.run.backend, plan.resolved.marl.run.backend) == ("local", "local")
     assert prepare.continue_run(run, [steps, "marl.run.backend=verl"]).resolved.marl.run.backend == "verl"
-    arguments = ("train", "--resume", str(run), steps, "--local", "marl.schedule.mode=async")
-    assert "but with marl.run.backend=local there is one process" in refused(*arguments)
+    arguments = ("train", "--resume", str(run), steps, "--local", "trainer.n_gpus_per_node=2")
+    assert "but with marl.run.backend=local it has one" in refused(*arguments)
     installed = extensions.extension
     monkeypatch.setattr(extensions, "extension", lambda *key: None if key[0] == "backend" else installed(*key))
     message = "marl.run.backend=local is not installed: pip install 'marl-verl[local]' adds it"

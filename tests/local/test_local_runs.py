@@ -17,8 +17,9 @@ import marl_verl
 from marl_verl.threads import in_thread
 from marl_verl.trainer.data import FILE
 from tests.e2e.conftest import recorded
-from tests.local.training import RECIPES, Finished, check, episodes, resume, train
+from tests.local.training import INVENTORY, RECIPES, Finished, check, episodes, resume, train
 from tests.opponents import check_snapshots
+from tests.weights import change
 
 pytest.importorskip("verl")
 pytestmark = pytest.mark.slow
@@ -119,6 +120,18 @@ def check_memory(run: Finished) -> None:
         assert (read["arguments"], read["value"]) == ([item, 1], [note for note in notes if item in note][:1])
     assert {file: file.read_text() for file in at.values()} == before
     assert sum(line["memory/writes"] for line in run.lines("memory/writes")) > 0
+
+
+def test_sampling_ahead_is_the_synchronous_run_so_many_updates_later(tmp_path: Path) -> None:
+    moved, ages = {}, list[float | None]()
+    for ahead in (None, 0, 2):
+        mode = () if ahead is None else ("marl.schedule.mode=async", f"marl.schedule.ahead={ahead}")
+        run = train(tmp_path / str(ahead), INVENTORY, "marl.algorithm.options.loss=ppo-clip-tis", *mode, steps=4)
+        moved[ahead] = [change(run.folder, name) for name in ("holder", "asker")]
+        ages += [line.get("policy/asker/staleness_mean") for line in run.lines("train/success")]
+    assert moved[None] == pytest.approx(moved[0], rel=1e-6)
+    assert moved[None] != pytest.approx(moved[2], rel=1e-6)
+    assert ages == [None] * 4 + [None, 0, 0, 0] + [None, 0, 1, 2]
 
 
 def test_opponents_are_what_the_policy_was(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from marl_verl.algo.sampling import Sampler
 from marl_verl.config.fit import SyntheticTeam
 from marl_verl.config.parts import loss_of
 from marl_verl.config.schema import CURRICULUM, SCHEDULE, marl_of
+from marl_verl.config.stored import is_local
 from marl_verl.errors import user_error
 from marl_verl.extensions import states
 from marl_verl.team import TeamConfig
@@ -24,6 +25,9 @@ from marl_verl_asynchronous.gate import Gate as Gate
 def schedule(trainer: Any) -> Any:
     """The schedule of a `Trainer`."""
     from marl_verl_asynchronous.schedule import Asynchronous  # with torch
+
+    if is_local(trainer.config):
+        return Asynchronous(trainer, trainer.rollouts)
     from marl_verl_asynchronous.stream import Stream
 
     return Asynchronous(trainer, Stream(trainer.rollouts.workers))

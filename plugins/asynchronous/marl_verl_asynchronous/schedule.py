@@ -2,7 +2,7 @@
 
     in flight are the tasks that the next update lacks, and ahead * train_batch_size more
     a task is finished: compute the advantages of its rows, add each row to the buffer of its policy
-    a buffer is full:   its policy updates and syncs weights in a separate thread
+    a buffer is full:   its policy updates and syncs weights beside sampling (in one process: between acts)
 
 The version v of a policy is its number of updates. The staleness of a row is (v when its update starts) - (v that
 sampled it). A policy with a full buffer and no running update may start one when
@@ -18,7 +18,7 @@ import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, FIRST_EXCEPTION, Future, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from marl_verl.backend.protocol import Report, Rows
 from marl_verl.backend.rollout.rows import UPDATE_FIELDS
 from marl_verl.config.schema import marl_of
 from marl_verl.events import timed
-from marl_verl.threads import in_thread
 from marl_verl.trainer.data import in_key_order
 from marl_verl.trainer.metrics import averages
 
@@ -148,16 +147,16 @@ class Buffer:
 
 
 class Learner:
-    """The learner of one policy: its buffer, its version, and the thread of its updates. Its methods are called in the
-    trainer's thread; only updates run in another. `spent`: keys of rows that no update needs any more."""
+    """The learner of one policy: its buffer, its version, and its updates. Its methods are called in the
+    trainer's thread; `stream` runs the updates. `spent`: keys of rows that no update needs any more."""
 
-    def __init__(self, runtime: LearningPolicy, buffer: Buffer, gates: Any, spent: list[str]) -> None:
+    def __init__(self, runtime: LearningPolicy, buffer: Buffer, stream: Any, spent: list[str]) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name
         self.version = 0  # updates so far; the servers report it with every action
         self.learnt: list[Learnt] = []  # updates finished since the last `metrics`
         self.dropped = 0  # rows dropped since then, too stale
         self.future: Future[tuple[list[str], Learnt]] | None = None  # of the running update: what it spends
-        self._gates, self._spent = gates, spent
+        self._stream, self._spent = stream, spent
 
     def begin(self, oldest: int | None) -> None:
         """Start an update if one may start. `oldest`: oldest version of this policy among tasks in flight."""
@@ -169,7 +168,7 @@ class Learner:
         self._spent += [row.key for row in dropped]
         if rows:
             version = self.version
-            self.future = in_thread(f"update-{self.name}", lambda: self._work(rows, version))
+            self.future = self._stream.beside(f"update-{self.name}", lambda: self._work(rows, version))
 
     @property
     def missing(self) -> int:
@@ -187,19 +186,19 @@ class Learner:
         self.learnt.append(learnt)
 
     def _work(self, rows: list[Waiting], version: int) -> tuple[list[str], Learnt]:
-        """Update at `version` and sync weights; runs in the update's thread."""
+        """Update at `version` and sync weights."""
         batch = Rows([row.key for row in rows], [dict(row.tag) for row in rows])
         # servers that sleep during training accept no requests meanwhile
         if self.runtime.sleeps:
-            self._gates.gate(self.name, "close")
+            self._stream.gate(self.name, "close")
             self.runtime.sleep()
         size = self.buffer.batch
         part, values = self.runtime.update(batch, updates=None if size is None else len(rows) // size)
         updated = time.monotonic()
         if not self.runtime.sleeps:
-            self._gates.gate(self.name, "close")
+            self._stream.gate(self.name, "close")
         self.runtime.sync(version + 1)
-        self._gates.gate(self.name, "open")
+        self._stream.gate(self.name, "open")
         values["sync_seconds"] = time.monotonic() - updated
         return [*batch.keys, *part.keys], (values, [version - row.version for row in rows])
 
@@ -228,7 +227,7 @@ class Learner:
 
 
 class Asynchronous:
-    """The schedule `async` of a `Trainer`; `rollouts` is a `Stream`. A step raises the error of an update's thread."""
+    """The schedule `async` of a `Trainer`; `rollouts` is a `Stream`. A step raises the error of an update."""
 
     def __init__(self, trainer: Any, rollouts: Any) -> None:
         self.trainer, self.rollouts = trainer, rollouts
@@ -253,9 +252,7 @@ class Asynchronous:
                 lacking = min((learner.missing for learner in self.learners.values()), default=self._size)
                 self._dispatch.fill(self.rollouts, self.versions(), self._ahead + lacking)
                 with timed(seconds, "gen"):
-                    if not self._arrived:
-                        wait([*self.rollouts.waiting(), *self._updates()], return_when=FIRST_COMPLETED)
-                    self._arrived.extend(self.rollouts.finished())
+                    self._arrived.extend([] if self._arrived else self.rollouts.finished(self._updates()))
                 with timed(seconds, "advantage"):
                     while self._arrived and len(reports) < self._size:
                         reports.append(self._arrived.popleft())

@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 import ray
 
 from marl_verl.backend.protocol import Report, TaskRow
+from marl_verl.threads import in_thread
 
 
 class Stream:
@@ -23,16 +24,16 @@ class Stream:
         least = min(range(len(self._workers)), key=loads.__getitem__)
         self._tasks[self._workers[least].sample.remote([task], step, False).future()] = least
 
-    def waiting(self) -> list[Future[list[Report]]]:
-        """Futures of which one is done when a task is finished."""
-        return list(self._tasks)
-
-    def finished(self) -> list[Report]:
-        """Finished tasks, without waiting."""
+    def finished(self, updates: Sequence[Future[Any]]) -> list[Report]:
+        """Finished tasks, when there is one, or when one of `updates` is done."""
+        wait([*self._tasks, *updates], return_when=FIRST_COMPLETED)
         finished = [task for task in self._tasks if task.done()]
         for task in finished:
             del self._tasks[task]
         return [report for task in finished for report in task.result()]
+
+    beside = staticmethod(in_thread)
+    """Run an update, with a name, while sampling continues; a future of its result."""
 
     def gate(self, policy: str, change: str) -> None:
         """Hold the requests of a policy and wait until none is in flight ("close"), or release them ("open")."""

@@ -34,9 +34,6 @@ from marl_verl_local.interrupts import breakpoints
 def check_settings(config: Any, pools: Sequence[Pool]) -> Iterator[str]:
     """MarlError for settings that one process cannot follow."""
     where, verl = f"with {BACKEND}=local", f"or set {BACKEND}=verl"
-    if config.marl.schedule.mode == "async":
-        problem = f"marl.schedule.mode=async samples and trains at the same time, but {where} there is one process"
-        yield f"{problem}: set marl.schedule.mode=sync, {verl}"
     for pool in pools:
         if pool.size > 1:
             keys = f"gpus and nodes of marl.pools.{pool.name}" if pool.shared else "trainer.n_gpus_per_node and nnodes"

@@ -4,7 +4,8 @@ import asyncio
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from inspect import getfile
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from marl_verl_local import one_rank  # before other modules that import verl.wo
 
 # isort: split
 from omegaconf import DictConfig, OmegaConf
+from transformers import AutoModelForCausalLM
 from verl.utils import hf_tokenizer
+from verl.utils.device import get_device_id
 from verl.utils.torch_dtypes import PrecisionType
 
 from marl_verl.backend.learning.batches import jagged, rows_of_nested
@@ -79,6 +82,7 @@ class LocalRollouts(RolloutWorker):
     def __init__(self, config: Any, clients: Mapping[str, Any], store: RowStore, runner: asyncio.Runner) -> None:
         super().__init__(config, clients, store)
         self._runner, self._thread = runner, threading.get_ident()
+        self._begun: list[asyncio.Task[tuple[Report, Tensors]]] = []  # tasks of `dispatch` that are in flight
         self._reason: str | None = None  # why the loop was interrupted
         end_if_blocked(runner.get_loop(), config.marl.rollout, self._interrupt, getfile(LocalServer))
 
@@ -90,18 +94,42 @@ class LocalRollouts(RolloutWorker):
             raise_in(self._thread, KeyboardInterrupt)
 
     def sample(self, tasks: Sequence[TaskRow], step: int, validate: bool = False) -> list[Report]:
-        played: list[tuple[Report, Tensors]] = []
+        return self.stored(self._run(lambda: asyncio.gather(*(self.play(task, step, validate) for task in tasks))))
 
-        async def play() -> None:  # without a result, of which `Runner.run` would make a text
-            played.extend(await asyncio.gather(*(self.play(task, step, validate) for task in tasks)))
+    def dispatch(self, task: TaskRow, step: int) -> None:
+        """Begin a task, as `Stream` of marl-verl-asynchronous; it is played while `finished` waits."""
+        self._begun.append(self._runner.get_loop().create_task(self.play(task, step, False)))
+
+    def finished(self, updates: Sequence[Future[Any]]) -> list[Report]:
+        """Play until a task is finished, unless there are `updates`, which are done. Returns all that are finished."""
+        if self._begun and not updates:
+            self._run(lambda: asyncio.wait(self._begun, return_when=asyncio.FIRST_COMPLETED))
+        played = [task.result() for task in self._begun if task.done()]
+        self._begun = [task for task in self._begun if not task.done()]
+        return self.stored(played)
+
+    def gate(self, policy: str, change: str) -> None:
+        self._run(getattr(self.parts.gates[policy], change))
+
+    @staticmethod
+    def beside(name: str, work: Callable[[], T]) -> Future[T]:
+        """Run an update, while no task is played."""
+        (result := Future[T]()).set_result(work())
+        return result
+
+    def _run(self, work: Callable[[], Awaitable[T]]) -> T:
+        results: list[T] = []
+
+        async def run() -> None:  # without a result, of which `Runner.run` would make a text
+            results.append(await work())
 
         try:
-            self._runner.run(play())
+            self._runner.run(run())
         except BaseException as error:
             if self._reason is not None:
                 raise MarlError(self._reason) from error
             raise
-        return self.stored(played)
+        return results[0]
 
 
 class TrainedPolicy(LearningPolicy):
@@ -115,7 +143,7 @@ class TrainedPolicy(LearningPolicy):
         self.workers = LocalWorkers(self._arr, self._reference and not self._lora)
         self.workers.init_model()
         self.set_losses()
-        self.server = server_of(self.workers.actor.engine.module, self._arr)
+        self.server, self.sleeps = server_of(self.workers.actor.engine.module, self._arr), True  # no act during updates
         for critic in self.critics:
             critic.start(LocalCritic(critic.training()[0]))
 
@@ -164,13 +192,10 @@ class LocalPolicies(Policies):
 
 def load_model(path: str, settings: DictConfig) -> torch.nn.Module:
     """A model that only samples, with the data type and the attention of the policy's settings."""
-    from transformers import AutoModelForCausalLM
-    from verl.utils.device import get_device_id
-
     options: Any = OmegaConf.to_container(settings.model.override_config)
     options |= {"dtype": PrecisionType.to_dtype(settings.rollout.dtype)}
-    trust = settings.model.trust_remote_code
-    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, trust_remote_code=trust, **options)
+    options |= {"trust_remote_code": settings.model.trust_remote_code}
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(path, **options)
     return model.to(get_device_id())
 
 

@@ -10,14 +10,13 @@ checked; proxies of the environment are not used.
 
 import asyncio
 import functools
-import re
 import socket
-from html import unescape
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from urllib.parse import unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import unquote, urldefrag, urlsplit
 
 import httpx
+from lxml import etree, html
 from marl_verl_datasets import Fields
 
 from marl_verl.errors import user_error
@@ -161,48 +160,25 @@ async def _content(response: httpx.Response, url: str) -> tuple[str, str]:
     return kind, content[: MEGABYTES << 20].decode(response.encoding or "utf-8", errors="replace")
 
 
+_HIDDEN = ("script", "style", "noscript", "template", "svg", "textarea")
 _BLOCKS = """address article aside blockquote br dd div dl dt figcaption footer form h1 h2 h3 h4 h5 h6 header hr li main
 nav ol p pre section table title tr ul"""
-LINES = frozenset(_BLOCKS.split())
-# A comment, a hidden element, a tag with its name and attributes, a declaration, or text. Each may end with the page,
-# so that none is tried again from a later place.
-_PIECE = re.compile(
-    r"<!(?=--).*?(?:-->|\Z)"
-    r"|<(script|style|noscript|template|svg|textarea)\b.*?(?:</\1\b[^>]*(?:>|\Z)|\Z)"
-    r"|<(?P<name>/?[a-z][a-z0-9]*)(?P<attributes>[^>]*)(?:>|\Z)|<[!?/][^>]*(?:>|\Z)|(?P<text>[^<]+|<)",
-    re.IGNORECASE | re.DOTALL,
-)
-_HREF = re.compile(r"""(?:^|[\s"'])href\s*=\s*(?:"([^"]*)|'([^']*)|([^\s"'>]+))""", re.IGNORECASE)
 
 
-def page_text(html: str, url: str) -> tuple[str, list[tuple[str, str]]]:
+def page_text(page: str, url: str) -> tuple[str, list[tuple[str, str]]]:
     """(text, links as pairs of label and absolute address) of a page at `url`; blocks are lines, cells follow a `|`."""
-    texts: list[str] = []
+    parser = html.HTMLParser(encoding="utf-8", huge_tree=True)
+    root = html.document_fromstring(f"<html>{page}".encode(), parser, base_url=url)
+    etree.strip_elements(root, *_HIDDEN, with_tail=False)
+    root.make_links_absolute(handle_failures="discard")
     links: dict[str, str] = {}  # address -> label
-    target, first = "", 0  # the open link, number of texts before its label
-    for piece in _PIECE.finditer(html):
-        name = (piece["name"] or "").lower()
-        if name in ("a", "/a"):
-            if target and (label := " ".join("".join(texts[first:]).split())):
-                links.setdefault(target, label)
-            target, first = _target(piece["attributes"], url) if name == "a" else "", len(texts)
-        elif piece["text"]:
-            texts.append(unescape(piece["text"]))
-        elif name.removeprefix("/") in LINES:
-            texts.append("\n")
-        elif name in ("td", "th"):
-            texts.append(" | ")
-    lines = (" ".join(line.split()) for line in "".join(texts).splitlines())
+    for link in root.iterfind(".//a[@href]"):
+        target, label = urldefrag(link.get("href")).url, " ".join(link.text_content().split())
+        if label and target.startswith(("http://", "https://")) and target != urldefrag(url).url:
+            links.setdefault(target, label)
+    for block in root.iter(*_BLOCKS.split()):
+        block.text, block.tail = f"\n{block.text or ''}", f"\n{block.tail or ''}"
+    for cell in root.iter("td", "th"):
+        cell.text = f" | {cell.text or ''}"
+    lines = (" ".join(line.split()) for line in root.text_content().splitlines())
     return "\n".join(line for line in lines if line), [(label, address) for address, label in links.items()]
-
-
-def _target(attributes: str, url: str) -> str:
-    """The absolute address of a link to another page, without fragment; "" for another one."""
-    href = _HREF.search(attributes)
-    if href is None:
-        return ""
-    try:
-        target = urldefrag(urljoin(url, unescape(href[1] or href[2] or href[3] or "").strip())).url
-    except ValueError:  # no valid address
-        return ""
-    return target if target.startswith(("http://", "https://")) and target != urldefrag(url).url else ""

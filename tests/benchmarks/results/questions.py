@@ -384,12 +384,13 @@ STALENESS = Claim(
     name="staleness",
     title="Rows of older weights",
     claim=(
-        "sampling ahead of training saves time, and the rows of older weights teach less. We expected no loss of "
-        "success up to one update, and a loss at eight."
+        "rows that older weights sampled teach less. We expected no loss of success up to one update, and a loss at "
+        "eight."
     ),
     setting=(
         "[The demo](../recipes/quickstart/split_plan_path.yaml), asynchronous, with truncated importance sampling. "
-        "The batches of tasks that are sampled ahead bound the age of a row, in updates of its policy."
+        "In one process a row is as many updates of its policy old as batches of tasks are sampled ahead, after the "
+        "first updates. (Until 2026-11-28 planned on Ray and vLLM, where timing decides; no run of it was counted.)"
     ),
     arms=[Arm(f"{ahead} ahead", [DEMO, f"marl.schedule.ahead={ahead}"]) for ahead in (0, 1, 2, 4, 8)],
     settings=[
@@ -399,13 +400,11 @@ STALENESS = Claim(
     measures=[
         *(GREEDY, AREA),
         Measure("staleness", "age of the scout's rows, in updates", of("mean:policy/scout/staleness_mean")),
-        Measure("seconds", "seconds per step, with other load", of("mean:seconds/step")),
     ],
     comparisons=[
         Comparison(f"Rows of {ahead} batches ahead reach a lower success", "area", f"{ahead} ahead", "0 ahead", "lower")
         for ahead in (1, 2, 4, 8)
     ],
-    backend="verl",
 )
 
 PER_ROLE = Claim(
