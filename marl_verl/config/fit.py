@@ -137,9 +137,13 @@ def check_advantage(synthetic: "SyntheticTeam") -> None:
         for metric in algorithm.metrics:
             add_metrics(values, metric.of_rows(table, result), f"`of_rows` of metric '{metric.name}'")
         if not synthetic.sampler.branches:  # twice the episodes: groups of several rows
-            sessions = 1 + max(turn.session for turn in turns)
-            again = [replace(turn, session=sessions + turn.session) for turn in turns]
+            again = [replace(turn, session=len(turns) + turn.session) for turn in turns]
             algorithm.compute(synthetic.table([*turns, *again]))
+        taught = result.advantage.any() or any(policy.teacher for policy in synthetic.team.policies.values())
+        if not (taught or algorithm.compute(synthetic.table([*turns, *synthetic.turns(1)])).advantage.any()):
+            raise MarlError(
+                "all advantages would be 0: nothing is compared. Sample more of a task (marl.sampler.options)"
+            )
 
 
 @dataclass(frozen=True)
@@ -198,9 +202,8 @@ def check_schedule(
         yield f"{problem}. Set {FILTER}=null, or choose an algorithm without a critic, e.g. grpo."
     if settings.turns is not None:
         named = [name for turn in settings.turns for name in turn]
-        for name in named:
-            if name not in trained:
-                yield str(unknown("trained policy", name, trained)) + f" ('{SCHEDULE}.turns')"
+        for name in (name for name in named if name not in trained):
+            yield str(unknown("trained policy", name, trained)) + f" ('{SCHEDULE}.turns')"
         if never := [name for name in trained if name not in named]:
             problem = f"policy '{never[0]}' has no turn in '{SCHEDULE}.turns', so that it never learns"
             yield f"{problem}: add it, or freeze it"
@@ -233,7 +236,6 @@ class _SyntheticTasks(TaskSet):
     """Task set whose scores differ between answers and sides (`scored`), and more between tasks."""
 
     quick = True
-
     scored: tuple[str, ...] = ()
 
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:

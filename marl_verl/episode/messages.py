@@ -43,16 +43,14 @@ def as_observation(observation: str | Sequence[Mapping[str, Any]]) -> Observatio
 
 def as_message(message: Any) -> Message:
     """Copy a message. TypeError if it is not in the chat format, or contains something else than text and calls."""
-    form = f'a message must be {{"role": text, "content": text}}, got {message!r}'
-    if not isinstance(message, Mapping):  # e.g. a text
-        raise TypeError(form)
-    fields = {key: value for key, value in message.items() if value is not None}
+    given = message if isinstance(message, Mapping) else {"": message}  # e.g. a text
+    fields = {key: value for key, value in given.items() if value is not None}
     calls = fields.pop("tool_calls", None) or []
     role, content = fields.pop("role", None), fields.pop("content", "" if calls else None)
     content = content if isinstance(content, str) else _text(content)
     texts = {key: fields.pop(key) for key in TEXTS if key in fields}
     if fields or not all(isinstance(text, str) for text in (role, content, *texts.values())):
-        raise TypeError(form)
+        raise TypeError(f'a message must be {{"role": text, "content": text}}, got {message!r}')
     copy: Message = {"role": "system" if role == "developer" else role, "content": content}  # OpenAI's newer name
     return copy | ({"tool_calls": as_tool_calls(calls)} if calls else {}) | texts
 
