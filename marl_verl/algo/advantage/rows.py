@@ -231,7 +231,7 @@ class RowTable:
 
     def check_roles(self, present: BoolArray, lacks: str) -> None:
         """MarlError for a row that is not `present` [n] although another row of its role is."""
-        having = np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
+        having = present.all() or np.bincount(self.role.codes, weights=present)[self.role.codes] > 0
         self.check(present | ~having, f"lacks {lacks}, which other rows of its agent have")
 
     def check_shared(self, values: FloatArray, ids: IntArray, label: str) -> None:
