@@ -41,8 +41,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from packaging.requirements import Requirement
-
 from marl_verl.errors import MarlError, user_error
 
 
@@ -64,10 +62,9 @@ def missing_extras() -> frozenset[str]:
     """The extras of marl-verl whose plugin is not installed: that of the same name, or the only one of the extra. By
     marl-verl's own metadata, in which an extra lists also what comes with its plugin."""
     plugins: dict[str, set[str]] = {}
-    for requirement in map(Requirement, importlib.metadata.requires("marl-verl") or ()):
-        match = re.search(r"extra == .([\w-]+)", str(requirement.marker))
-        if match and requirement.name.startswith("marl-verl-"):
-            plugins.setdefault(match[1], set()).add(requirement.name)
+    for requirement in importlib.metadata.requires("marl-verl") or ():
+        if match := re.match(r"(marl-verl-[\w-]+).*;.*extra == .([\w-]+)", requirement):
+            plugins.setdefault(match[2], set()).add(match[1])
     chosen = {extra: names & {f"marl-verl-{extra}"} or names for extra, names in plugins.items()}
     absent = {name for name in set().union(*chosen.values()) if not any(importlib.metadata.distributions(name=name))}
     return frozenset(extra for extra, names in chosen.items() if len(names) == 1 and names <= absent)

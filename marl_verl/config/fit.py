@@ -139,11 +139,10 @@ def check_advantage(synthetic: "SyntheticTeam") -> None:
         if not synthetic.sampler.branches:  # twice the episodes: groups of several rows
             again = [replace(turn, session=len(turns) + turn.session) for turn in turns]
             algorithm.compute(synthetic.table([*turns, *again]))
-        taught = result.advantage.any() or any(policy.teacher for policy in synthetic.team.policies.values())
-        if not (taught or algorithm.compute(synthetic.table([*turns, *synthetic.turns(1)])).advantage.any()):
-            raise MarlError(
-                "all advantages would be 0: nothing is compared. Sample more of a task (marl.sampler.options)"
-            )
+        single = 1 in [value for value in vars(synthetic.sampler).values() if type(value) is int]
+        taught = any(policy.teacher for policy in synthetic.team.policies.values())
+        if single and not (taught or algorithm.compute(synthetic.table([*turns, *synthetic.turns(1)])).advantage.any()):
+            raise MarlError("nothing is compared, so that all advantages are 0: raise marl.sampler.options")
 
 
 @dataclass(frozen=True)

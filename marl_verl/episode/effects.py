@@ -294,17 +294,20 @@ class Effects:
             where = "without naming the slots" if name is None else f"in slot '{name}'"
             remedy = 'give each its own act(..., slot="name")'
             raise self._fail(f"agent '{agent}' acts twice concurrently {where}: {remedy}")
-        same = shared_messages(earlier := self._seen.get(agent, ()), observation)
-        observation = self._seen[agent] = (*earlier[:same], *observation[same:])  # the same objects: less memory
-        former = self._former.get((agent, name))
-        act = Act(agent, slot_name(name, turn), turn, self._counts["acts"] - 1, observation, joint, asked, former)
+        slot, former, action = slot_name(name, turn), self._former.get((agent, name)), None
+        record = self._given.act(agent, slot)
+        if record is not None and record.act.seen == (observation, asked):
+            observation, action = record.act.observation, record.action  # the same objects: less memory
+        else:
+            same = shared_messages(earlier := self._seen.get(agent, ()), observation)
+            observation = (*earlier[:same], *observation[same:])
+        self._seen[agent] = observation
+        self._last = act = Act(agent, slot, turn, self._counts["acts"] - 1, observation, joint, asked, former)
         self.lanes[agent, name] = turn + 1
-        self._last = act
-        record = self._given.act(agent, act.slot)
-        if record is not None and record.act.seen == act.seen:
+        if action is not None:
             self._records.append(None)
-            self._answered(len(self._records) - 1, act, record.action)
-            return record.action
+            self._answered(len(self._records) - 1, act, action)
+            return action
         if (most := self.limits.tokens) is not None and self.tokens >= most:
             message = f"{self.tokens} tokens are sampled; the limit of an episode is {most}"
             raise self._fail(message, TokenBudgetExceeded)

@@ -18,8 +18,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import cloudpickle
-
 from marl_verl.errors import MarlError, check_file
 from marl_verl.files import check_run_directory
 from marl_verl.plugins.registry import Source
@@ -113,6 +111,8 @@ def load_file(file: PluginFile) -> types.ModuleType:
         return sys.modules[name]
     package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
     package.__path__ = []
+    import cloudpickle
+
     cloudpickle.register_pickle_by_value(package)  # a process that runs one of their functions has not loaded them
     module = types.ModuleType(name)
     module.__file__ = file.path
