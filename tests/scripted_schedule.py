@@ -114,12 +114,8 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
     """The keys of a row and of its tag."""
     identity = {"uid": uid, "session": session, "index": index, "turn": 0, "agent": policy, "policy": policy}
     place = {"slot": "0", "node": None, "parent": None, "obs": "o", "invalid": False, "length": 2}
-    return {
-        **identity,
-        **place,
-        **{"rewards": {"team": float(session)}, "team_reward": None, "version": version, "response_len": 2},
-        "seq_len": 4,
-    }
+    learnt = {"rewards": {"team": float(session)}, "team_reward": None, "version": version}
+    return identity | place | learnt | {"response_len": 2, "seq_len": 4}
 
 
 def done(uid: str, tags: list[Any], error: str | None = None) -> Any:

@@ -127,7 +127,7 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
 
 @without_breakpoints()
 def check_advantage(synthetic: "SyntheticTeam") -> None:
-    """MarlError if the algorithm lacks a reward or a group column of synthetic rows, or one of its parts fails."""
+    """MarlError if the algorithm lacks a reward or a group column of synthetic rows, compares none, or a part fails."""
     algorithm, turns = synthetic.algorithm, synthetic.turns(0)
     label = f"algorithm '{synthetic.team.algorithm.name}' does not fit the team"
     with user_error(label, Exception, line=True), user_error(ENDLESS, TimeUp), time_limit(SECONDS):

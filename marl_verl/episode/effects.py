@@ -297,11 +297,11 @@ class Effects:
         slot, former, action = slot_name(name, turn), self._former.get((agent, name)), None
         record = self._given.act(agent, slot)
         if record is not None and record.act.seen == (observation, asked):
-            observation, action = record.act.observation, record.action  # the same objects: less memory
+            observation, action = record.act.observation, record.action
         else:
             same = shared_messages(earlier := self._seen.get(agent, ()), observation)
             observation = (*earlier[:same], *observation[same:])
-        self._seen[agent] = observation
+        self._seen[agent] = observation  # the recorded or earlier objects, where equal: less memory
         self._last = act = Act(agent, slot, turn, self._counts["acts"] - 1, observation, joint, asked, former)
         self.lanes[agent, name] = turn + 1
         if action is not None:

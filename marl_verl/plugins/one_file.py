@@ -109,10 +109,10 @@ def load_file(file: PluginFile) -> types.ModuleType:
     name = f"{PACKAGE}.{stem}_{file.source.version}"
     if name in sys.modules:
         return sys.modules[name]
-    package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
-    package.__path__ = []
     import cloudpickle
 
+    package = sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE, "Plugin files, one module each."))
+    package.__path__ = []
     cloudpickle.register_pickle_by_value(package)  # a process that runs one of their functions has not loaded them
     module = types.ModuleType(name)
     module.__file__ = file.path

@@ -147,8 +147,8 @@ class Buffer:
 
 
 class Learner:
-    """The learner of one policy: its buffer, its version, and its updates. Its methods are called in the
-    trainer's thread; `stream` runs the updates. `spent`: keys of rows that no update needs any more."""
+    """The learner of one policy: its buffer, its version, and its updates. Its methods are called in the trainer's
+    thread; `stream` runs the updates. `spent`: keys of rows that no update needs any more."""
 
     def __init__(self, runtime: LearningPolicy, buffer: Buffer, stream: Any, spent: list[str]) -> None:
         self.runtime, self.buffer, self.name = runtime, buffer, runtime.name

@@ -70,6 +70,6 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report the error of a task that nobody awaits. A KeyboardInterrupt of `interrupted_at_once` is not reported."""
+    """If nobody awaits a task, report its error, except a KeyboardInterrupt that `interrupted_at_once` raised."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)

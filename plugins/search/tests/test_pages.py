@@ -41,6 +41,10 @@ def test_text_and_links_of_a_page() -> None:
     assert page_text("a<!-- b > c --><P>d<!-->", site)[0] == "a\nd"
     assert page_text("<SCRIPT>if (a < b) '</p>'</Script>c<style>d", site)[0] == "c"
     assert page_text('<div class="x">a</div\n>b<td>1', site)[0] == "a\nb | 1"
+    for piece in ("<a ", "<a href='", "<a href=x>y"):
+        begin = time.process_time()
+        page_text(piece * ((1 << 20) // len(piece)), site)
+        assert time.process_time() - begin < 10  # a quadratic parser needs minutes
 
 
 def test_a_file_of_pages_shows_the_passages_with_the_words(tmp_path: Path) -> None:
