@@ -4,25 +4,17 @@ import functools
 import gc
 import inspect
 import os
-import pickle
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import omegaconf._utils
 import omegaconf.base
-import omegaconf.omegaconf
 import psutil
 import pytest
-import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from hypothesis import settings
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl import plugins
 from marl_verl.cli.main import COMMANDS, load_command, main, registered
@@ -98,45 +90,12 @@ def _enough_memory() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _composed_once() -> Iterator[None]:
-    """Hydra composes a recipe once for each choice of groups, and applies other overrides to a copy. Texts of all of
-    verl's config files and their hundreds of interpolations are parsed once. `test_config.py` compares with Hydra."""
-    texts: dict[str, Any] = {}
-
-    def load(stream: Any, Loader: Any) -> Any:
-        text = stream
-        if not isinstance(stream, str):
-            start = stream.tell()
-            text = stream.read()
-            stream.seek(start)  # an error names the file
-        if text not in texts:
-            texts[text] = yaml.load(stream, Loader=Loader)
-        return texts[text]  # OmegaConf copies it
-
-    composed: dict[Any, bytes] = {}
-    hydra = compose._hydra
-
-    def once(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-        values = [line for line in overrides if "." in line.partition("=")[0]]
-        groups = [line for line in overrides if line not in values]
-        recipe = folder / f"{name}.yaml"
-        key = (recipe, recipe.is_file() and recipe.read_bytes(), *compose.search_path(), *groups)
-        try:
-            if key not in composed:
-                composed[key] = pickle.dumps(hydra(folder, name, groups))
-            config: DictConfig = pickle.loads(composed[key])  # a tenth of the time of a deep copy
-            ConfigLoaderImpl._apply_overrides_to_config(OverridesParser.create().parse_overrides(values), config)
-        except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, AttributeError, OSError):
-            return hydra(folder, name, overrides)  # with Hydra's message
-        return config
-
-    once.hydra = hydra  # type: ignore[attr-defined]
-    interpolation = functools.cache(omegaconf.base.parse)
+def _interpolations_once() -> Iterator[None]:
+    """verl's hundreds of interpolations are parsed once."""
+    parse = functools.cache(omegaconf.base.parse)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compose, "_hydra", once)
-        patch.setattr(omegaconf.omegaconf, "yaml", SimpleNamespace(**{**vars(yaml), "load": load}))
         for module in (omegaconf.base, omegaconf._utils):
-            patch.setattr(module, "parse", interpolation)
+            patch.setattr(module, "parse", parse)
         yield
 
 

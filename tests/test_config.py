@@ -4,6 +4,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from marl_verl.config import compose as composing
@@ -11,6 +13,7 @@ from marl_verl.config.compose import attention, choose_backend, compose, with_ov
 from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import marl_section, team_of
+from marl_verl.config.verl_keys import verl_configs
 from marl_verl.team import Named
 from tests.batches import resolved
 
@@ -131,14 +134,14 @@ def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("recipe", ["quickstart/inventory", "mars2/cpu", "teams/lora"])
-def test_what_tests_compose_once_is_what_hydra_composes(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """conftest.py has the shortcut."""
+def test_a_recipe_is_what_hydra_composes(recipe: str) -> None:
+    """Its file is merged over defaults that are composed once."""
     path = QUICKSTART.parent / f"{recipe}.yaml"
     (policy, *_) = OmegaConf.load(path).marl.policies
-    lines = [f"marl.policies.{policy}.frozen=true", "+marl.agents.extra={policy: one}", "~marl.sampler.options"]
-    lines += ["actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2", "trainer.total_training_steps=7"]
+    lines = [f"++marl.policies.{policy}.frozen=true", "+marl.agents.extra={policy: one}", "~marl.sampler.options"]
+    lines += ["++actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2", "++trainer.total_training_steps=7"]
+    search = ",".join(f"'file://{folder}'" for folder in (composing.HERE, verl_configs()))
     for overrides in ([], lines):
-        quick, shortcut = compose(path, overrides, hardware="cpu"), composing._hydra
-        with monkeypatch.context() as patch:
-            patch.setattr(composing, "_hydra", shortcut.hydra)  # type: ignore[attr-defined]
-            assert compose(path, overrides, hardware="cpu") == quick
+        with initialize_config_dir(config_dir=str(path.parent), version_base=None):
+            whole = hydra_compose(path.stem, [f"hydra.searchpath=[{search}]", "hardware=cpu", *overrides])
+        assert compose(path, overrides, hardware="cpu") == whole

@@ -22,7 +22,6 @@ def settings(monkeypatch: pytest.MonkeyPatch, shapes: dict[str, Any], *flags: st
             "rollout": {"dtype": None, "checkpoint_engine": {"update_weights_bucket_megabytes": None}},
         }
     )
-    OmegaConf.set_struct(config, True)
     with_model_settings(config)
     return config
 

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
 from marl_verl.config.schema import marl_of
-from marl_verl.config.stored import BACKEND
+from marl_verl.config.stored import BACKEND, copied
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
 from marl_verl.errors import MarlError, check_file, check_known, shown, user_error
 from marl_verl.options import check_type
@@ -42,32 +41,26 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     `hardware` is "cpu" or "gpu", by default MARL_VERL_HARDWARE, or what this machine has. MarlError for an invalid
     recipe or override.
     """
-    _check_recipe(recipe)
-    groups, lines = list[str](), list[str]()
-    for change in parse_overrides(overrides):
-        group, line = change.key_or_group, str(change.input_line)
-        if "." not in group and any((folder / group).is_dir() for folder in search_path()):
-            groups.append(line)  # selects a whole file of verl's config, e.g. model_engine=megatron
-        elif change.is_delete() or change.is_add() or change.is_force_add():
-            lines.append(line)
-        else:  # a key may be new for Hydra: `check_verl` refuses unknown ones with the nearest one
-            lines.append(f"++{line}")
+    changes = parse_overrides(overrides)
+    folders = {path.name for place in (HERE, verl_configs()) for path in place.iterdir() if path.is_dir()}
+    # each selects a whole file of verl's config, e.g. model_engine=megatron
+    groups = [str(change.input_line) for change in changes if change.key_or_group in folders]
     if not any(line.startswith("hardware=") for line in groups):
         groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
-    config = _hydra(recipe.resolve().parent, recipe.stem, [*groups, *lines])
+    with user_error(
+        f"recipe {shown(str(recipe))} cannot be read", OSError, ValueError, yaml.YAMLError, OmegaConfBaseException
+    ):
+        check_file("recipe file", recipe, "*.yaml")
+        content = OmegaConf.load(recipe)
+        if not isinstance(content, DictConfig) or content.pop("defaults", None) != ["marl_trainer", "_self_"]:
+            raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
+        config = copied(_base(*groups))
+        config.merge_with(content)
+    for change in changes:
+        if change.key_or_group not in folders:
+            _apply(config, change)
     _check(config)
     return config
-
-
-def _check_recipe(recipe: Path) -> None:
-    """MarlError for a file that is no recipe."""
-    with user_error(f"recipe {shown(str(recipe))} cannot be read", OSError, yaml.YAMLError, ValueError):
-        check_file("recipe file", recipe, "*.yaml")
-        content = yaml.safe_load(recipe.read_text(encoding="utf-8"))
-    defaults = content.get("defaults") if isinstance(content, dict) else None
-    names = defaults if isinstance(defaults, list) else []
-    if "marl_trainer" not in names or "_self_" not in names[names.index("marl_trainer") :]:
-        raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
 
 
 def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
@@ -82,20 +75,25 @@ def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
 def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
     """A copy of a composed config with overrides. `trained`: false for an evaluation, in which policies may act
     greedily. MarlError as `compose`."""
-    config = pickle.loads(pickle.dumps(config))  # a quarter of the time of a deep copy
-    OmegaConf.set_struct(config, False)
+    config = copied(config)
     for change in parse_overrides(overrides):
         key, policies = change.key_or_group, [str(name) for name in config.marl.get("policies") or ()]
         if key.startswith("marl.policies.") and not change.is_add():
             check_known("policy", key.split(".")[2], policies)  # an evaluation would ignore an unknown one
-        if change.is_delete():
-            parent, _, last = key.rpartition(".")
-            OmegaConf.select(config, parent).pop(last, None)
-            continue
-        with user_error(f"'{change.input_line}' cannot be set", OmegaConfBaseException):
-            OmegaConf.update(config, key, change.value(), force_add=True)
+        _apply(config, change)
     _check(config, trained)
     return config
+
+
+def _apply(config: DictConfig, change: Override) -> None:
+    """Apply an override. A key may be new: `check_verl` refuses unknown ones with the nearest one."""
+    key = change.key_or_group
+    with user_error(f"'{change.input_line}' cannot be set", OmegaConfBaseException):
+        if change.is_delete():
+            parent, _, last = key.rpartition(".")
+            del OmegaConf.select(config, parent)[last]
+        else:
+            OmegaConf.update(config, key, change.value(), force_add=True)
 
 
 def _check(config: DictConfig, trained: bool = True) -> None:
@@ -113,8 +111,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
         try:
             changes.append(OverridesParser.create().parse_override(line))
         except (HydraException, ValueError, RecursionError) as error:  # also a number of thousands of digits
-            example = "trainer.total_training_steps=20"
-            raise MarlError(f"{shown(line, 200)} is not of the form key=value, e.g. {example}") from error
+            raise MarlError(f"{shown(line, 200)} is not of the form key=value, e.g. trainer.test_freq=20") from error
     return changes
 
 
@@ -125,24 +122,22 @@ def defaults_of(config: DictConfig) -> Any:
 
 @functools.cache
 def _defaults(hardware: str) -> Any:
-    config = _hydra(HERE, "marl_trainer", [f"hardware={hardware}"])
+    config = copied(_base(f"hardware={hardware}"))
     for key, default in ADDED.items():
         if OmegaConf.select(config, key) is None:
             OmegaConf.update(config, key, default, force_add=True)
     return OmegaConf.to_container(config)
 
 
-def search_path() -> list[Path]:
-    """The folders with the configs that recipes extend."""
-    return [HERE, verl_configs()]
-
-
-def _hydra(folder: Path, name: str, overrides: list[str]) -> DictConfig:
-    search = ",".join("'" + f"file://{path}".replace("'", r"\'") + "'" for path in search_path())
+@functools.cache
+def _base(*groups: str) -> DictConfig:
+    """What recipes extend: our defaults over verl's, with a choice of groups."""
+    search = f"file://{verl_configs()}".replace("'", r"\'")
     try:
-        with initialize_config_dir(config_dir=str(folder), version_base=None):
-            return hydra_compose(config_name=name, overrides=[f"hydra.searchpath=[{search}]", *overrides])
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError) as error:
+        with initialize_config_dir(config_dir=str(HERE), version_base=None):
+            config = hydra_compose("marl_trainer", overrides=[f"hydra.searchpath=['{search}']", *groups])
+    except (HydraException, OmegaConfBaseException) as error:
         message = " ".join(str(error).split()).partition(" Config search path:")[0][:500]
-        wanted = f" with {' '.join(overrides[1:])}" if overrides[1:] else ""
-        raise MarlError(f"config '{folder / name}.yaml'{wanted}: {message}") from error
+        raise MarlError(f"verl's config with {' '.join(groups)}: {message}") from error
+    OmegaConf.set_struct(config, False)
+    return config

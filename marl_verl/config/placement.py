@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.hardware import cpu_run, on_gpu, rollout_name
 from marl_verl.config.schema import Size
@@ -42,11 +42,10 @@ def use_shared_base(actor_rollout_ref: DictConfig, policy: str, sharing: Sequenc
     ):
         if wrong:
             raise MarlError(f"policy '{policy}' has {where}.base=shared, but {problem}")
-    with open_dict(actor_rollout_ref):
-        model.lora.merge = False
-        rollout = actor_rollout_ref.rollout
-        rollout.name = rollout_name(sharing[0])
-        rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, {"vllm": {"max_loras": len(sharing)}})
+    model.lora.merge = False
+    rollout = actor_rollout_ref.rollout
+    rollout.name = rollout_name(sharing[0])
+    rollout.engine_kwargs = OmegaConf.merge(rollout.engine_kwargs, {"vllm": {"max_loras": len(sharing)}})
 
 
 @check
@@ -137,9 +136,8 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
         required("backend", "local", f"{BACKEND}=local is not installed", "local").check_settings(config, pools)
         return
     for pool in pools:
-        with open_dict(config.actor_rollout_ref.rollout) as whole:  # engine_kwargs may have keys of their own
-            policies = {name: team.policies[name].override.get("rollout", {}) for name in pool.policies}
-            rollouts = {name: OmegaConf.merge(whole, part) for name, part in policies.items()}
+        overrides = {name: team.policies[name].override.get("rollout", {}) for name in pool.policies}
+        rollouts = {name: OmegaConf.merge(config.actor_rollout_ref.rollout, own) for name, own in overrides.items()}
         for name, rollout in rollouts.items():
             if pool.size % (gpus := server_gpus(rollout)):
                 yield f"policy '{name}' has {pool.size} GPUs, no multiple of the {gpus} that one of its servers needs"

@@ -8,14 +8,13 @@ unless `marl.critic` names another. Its loss is a mean over rows, since a row ha
 """
 
 import functools
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.algo.algorithms.losses import Loss
@@ -24,7 +23,7 @@ from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.config.placement import LARGE, Pool, check_shared_base, pools_of, use_shared_base
 from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.schema import CRITIC_KEYS, CriticKeys, marl_of
-from marl_verl.config.stored import updates_per_batch
+from marl_verl.config.stored import copied, updates_per_batch
 from marl_verl.config.verl_keys import key_paths, verl_configs
 from marl_verl.errors import MarlError, check, user_error
 from marl_verl.models.count import model_folder, parameters, shapes
@@ -41,6 +40,7 @@ ANOTHER_LOSS = "choose another loss (marl.algorithm.options.loss)"
 BUCKET = "rollout.checkpoint_engine.update_weights_bucket_megabytes"
 SMALLEST_BUCKET, MIB = 64, 1 << 20
 BFLOAT16_FLAGS = {"amx_bf16", "avx512_bf16"}
+MOVED = "no_deepcopy_set_nodes"  # OmegaConf's flag: sections of another config are moved into this one
 
 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
@@ -48,37 +48,36 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     with user_error("config cannot be resolved", OmegaConfBaseException):
         # loss -> (a copy of the config with its settings, in which each policy's section is resolved; the section)
         copies: dict[str, tuple[DictConfig, Any]] = {}
-        policies: dict[str, dict[str, Any]] = {}
+        policies = OmegaConf.create({})
         for pool in pools_of(config, team):
             for name in pool.policies:
                 called, loss = loss_of(team, name)
                 if called not in copies:
                     whole = with_loss(config, called, loss)
                     copies[called] = whole, OmegaConf.to_container(whole.actor_rollout_ref)
-                policies[name] = _policy(*copies[called], team, name, pool)
+                with flag_override(policies, MOVED, True):
+                    policies[name] = _policy(*copies[called], team, name, pool)
         check_shared_base(policies, team)
         for name, policy in team.policies.items():
             if policy.teacher is not None:
                 policy.teacher.serve(name, policies)
         critics = _critics(config, team, policies)
-        whole = next(iter(copies.values()))[0] if copies else config
+        whole = next(iter(copies.values()))[0] if copies else copied(config)
         if policies:
             for key in ("n_gpus_per_node", "nnodes"):
                 whole.trainer[key] = config.trainer[key]
             # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
-            first = policies[next((name for name in policies if team.policies[name].trained), next(iter(policies)))]
-            whole.actor_rollout_ref = first["actor_rollout_ref"]
+            names = [str(name) for name in policies]
+            first = policies[next((name for name in names if team.policies[name].trained), names[0])]
+            whole.actor_rollout_ref = OmegaConf.to_container(first.actor_rollout_ref)
             # validation and endpoints use the team's sampling settings, not the first policy's
             for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
                 whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
-            whole.algorithm.rollout_correction = first["algorithm"]["rollout_correction"]
-        return OmegaConf.create({**_resolved(whole), "policies": policies, "critics": critics})
-
-
-def _resolved(config: DictConfig) -> dict[str, Any]:
-    """A config, or a section of one, without interpolations."""
-    resolved: Any = OmegaConf.to_container(config, resolve=True)
-    return {str(key): value for key, value in resolved.items()}
+            whole.algorithm.rollout_correction = first.algorithm.rollout_correction
+        OmegaConf.resolve(whole)
+        with flag_override(whole, MOVED, True):
+            whole.policies, whole.critics = policies, critics
+        return whole
 
 
 def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
@@ -91,8 +90,7 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
                 instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
                 problem = f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}"
                 raise MarlError(f"{problem}: leave it out, or {instead}")
-    whole = pickle.loads(pickle.dumps(config))  # a quarter of the time of a deep copy
-    OmegaConf.set_struct(whole, False)
+    whole = copied(config)
     whole.actor_rollout_ref.actor = OmegaConf.merge(whole.actor_rollout_ref.actor, dict(loss.actor))
     whole.algorithm.rollout_correction = correction = OmegaConf.merge(
         _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
@@ -164,10 +162,11 @@ def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, nam
     if whole.trainer.device == "cpu":
         with_model_settings(part)
     template = whole.data.get("apply_chat_template_kwargs") or {}
+    OmegaConf.resolve(part)
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},
-        "actor_rollout_ref": _resolved(part),
-        "algorithm": {"rollout_correction": _resolved(whole.algorithm.rollout_correction)},
+        "actor_rollout_ref": part,
+        "algorithm": {"rollout_correction": OmegaConf.to_container(whole.algorithm.rollout_correction, resolve=True)},
         "trainer": {"n_gpus_per_node": pool.gpus, "nnodes": pool.nodes},
     }
 
@@ -204,15 +203,14 @@ def with_model_settings(actor_rollout_ref: DictConfig) -> None:
         "rollout.dtype": "bfloat16" if half else "float32",
         "actor.fsdp_config.mixed_precision": dtype,
     }
-    with open_dict(actor_rollout_ref):
-        for key, value in settings.items():
-            if OmegaConf.select(actor_rollout_ref, key) is None:
-                OmegaConf.update(actor_rollout_ref, key, value)
-        lora = actor_rollout_ref.model.lora
-        if lora.merge is None:
-            # vLLM serves an adapter several times slower on a CPU. verl sends merged weights in bfloat16, which only
-            # servers in bfloat16 round anyway.
-            lora.merge = actor_rollout_ref.rollout.dtype == "bfloat16"
+    for key, value in settings.items():
+        if OmegaConf.select(actor_rollout_ref, key) is None:
+            OmegaConf.update(actor_rollout_ref, key, value)
+    lora = actor_rollout_ref.model.lora
+    if lora.merge is None:
+        # vLLM serves an adapter several times slower on a CPU. verl sends merged weights in bfloat16, which only
+        # servers in bfloat16 round anyway.
+        lora.merge = actor_rollout_ref.rollout.dtype == "bfloat16"
 
 
 @functools.cache
@@ -256,10 +254,9 @@ def _critic_section(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in section.items()}
 
 
-def _critic(config: DictConfig, policy: Mapping[str, Any], override: dict[str, Any]) -> dict[str, Any]:
+def _critic(config: DictConfig, policy: Mapping[str, Any], override: dict[str, Any]) -> DictConfig:
     """verl's resolved critic config: the user's settings (`override`) over the policy's over verl's defaults."""
-    whole = pickle.loads(pickle.dumps(config))  # a quarter of the time of a deep copy
-    OmegaConf.set_struct(whole, False)
+    whole = copied(config)
     whole.actor_rollout_ref = policy  # verl's critic interpolates batch sizes and epochs from it
     actor, base = policy["actor"], whole.critic
     base.strategy = actor["strategy"]
@@ -273,7 +270,8 @@ def _critic(config: DictConfig, policy: Mapping[str, Any], override: dict[str, A
     base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
     base.optim.total_training_steps = whole.trainer.total_training_steps
     whole.critic = OmegaConf.merge(base, override)
-    return _resolved(whole.critic)
+    OmegaConf.resolve(whole.critic)
+    return whole.critic
 
 
 def made_critic(config: DictConfig, team: TeamConfig) -> tuple[str, ModelToMake] | None:

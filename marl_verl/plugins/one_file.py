@@ -28,6 +28,8 @@ PACKAGE = "marl_verl_file_plugins"  # parent package of the modules loaded from 
 REWARDS = "reward/"  # beginning of the names of reward files (`marl.task.reward`), which need no hook
 LIMIT = 64 * 1024  # maximum bytes of the variable: Linux allows 128 KiB, and Ray passes it on a command line
 
+_loaded: dict[str, str] = {}  # module -> path of its file
+
 
 @dataclass(frozen=True)
 class PluginFile:
@@ -99,8 +101,7 @@ def files_in_use() -> list[PluginFile]:
 
 def modules_of(path: str) -> list[str]:
     """Names of the modules that were loaded from a plugin file."""
-    loaded = [name for name in [*sys.modules] if name.startswith(f"{PACKAGE}.")]
-    return [name for name in loaded if getattr(sys.modules.get(name), "__file__", None) == path]
+    return [name for name, loaded in _loaded.items() if loaded == path]
 
 
 def load_file(file: PluginFile) -> types.ModuleType:
@@ -123,4 +124,5 @@ def load_file(file: PluginFile) -> types.ModuleType:
     except BaseException:  # plugin code may raise anything
         del sys.modules[name]
         raise
+    _loaded[name] = file.path
     return module

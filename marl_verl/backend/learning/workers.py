@@ -5,6 +5,7 @@ them out, and those of another policy in. So names, sharding and checkpoint file
 its own.
 """
 
+import gc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -124,6 +125,7 @@ class PolicyWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)  # type: ignore[untyped-decorator]
     def init_model(self) -> None:
+        gc.freeze()  # what is loaded stays: verl collects garbage twice, each time for up to a second
         super().init_model()
         for part in filter(None, (self.actor, self.ref)):
             share_prefixes(part.engine)

@@ -142,7 +142,6 @@ def _tasks(run: Path, marl: dict[str, Any], task_set: TaskSet, overrides: Sequen
 def evaluation_config(config: DictConfig, request: Request, models: Mapping[str, str], seed: int | None) -> DictConfig:
     """Make the run's composed config the unresolved one of an evaluation, without other policies. `models`: policy of
     the evaluation -> the model for its servers."""
-    OmegaConf.set_struct(config, False)
     marl = config.marl
     sections: Any = OmegaConf.to_container(marl.policies)
     marl.policies = {name: _policy(sections[used.source], models.get(name)) for name, used in request.policies.items()}

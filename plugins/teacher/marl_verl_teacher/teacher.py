@@ -63,8 +63,9 @@ class Teacher:
             mine, rollout = (policies[name]["actor_rollout_ref"]["rollout"] for name in (student, self.policy))
             row, longest = (int(part["prompt_length"]) + int(part["response_length"]) for part in (mine, rollout))
             rollout["max_model_len"] = max(rollout["max_model_len"] or longest, row + 1)
-            served = rollout["engine_kwargs"].setdefault("vllm", {})
-            served["max_logprobs"] = max(self.top, served.get("max_logprobs") or 0)
+            served = rollout["engine_kwargs"].get("vllm") or {}
+            most = max(self.top, served.get("max_logprobs") or 0)
+            rollout["engine_kwargs"]["vllm"] = {**served, "max_logprobs": most}
 
     def teaching(self, student: Any) -> Any:
         """Its part of the update of a `LearningPolicy`."""
