@@ -101,9 +101,10 @@ def plan(run: Path, overrides: Sequence[str], options: Options, plugin_files: Se
     OmegaConf.update(config, "marl.run.folder", str(folder), force_add=True)
     config.data.train_files = config.data.val_files = str(folder / TASKS)
     config.data.val_batch_size = len(tasks)
-    request = dataclasses.replace(request, exports=exports, seed=int(config.marl.run.seed))
-    settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step, "seed": request.seed}
-    settings |= {"tasks": len(tasks), "episodes": options.sampled, "k": options.ks, "overrides": list(overrides)}
+    request = dataclasses.replace(request, exports=exports)
+    settings = {**dataclasses.asdict(options), "run": run.resolve().name, "step": request.step}
+    settings |= {"seed": int(config.marl.run.seed), "tasks": len(tasks), "episodes": options.sampled}
+    settings |= {"k": options.ks, "overrides": list(overrides)}
     return EvaluationPlan(run, folder, resolve(config, evaluated), tasks, request, settings, files)
 
 
@@ -226,14 +227,14 @@ def _free(plan: EvaluationPlan) -> Path:
 
 
 def _heading(plan: EvaluationPlan) -> str:
-    request, tasks = plan.request, f"{len(plan.tasks)} held-out tasks"
+    request, tasks, seed = plan.request, f"{len(plan.tasks)} held-out tasks", plan.settings["seed"]
     sampled = f"{request.options.sampled} sampled episodes each" if request.options.sampled else "no sampled episodes"
     if request.compares and not request.rows:
-        pairs = f"{len(request.pairings)} pairs, each: {tasks}, {sampled}, seed {request.seed}"
+        pairs = f"{len(request.pairings)} pairs, each: {tasks}, {sampled}, seed {seed}"
         return f"cross-play of run {plan.run}: {pairs}"
     lines = [f"evaluation of run {plan.run}, step {request.step}"]
     for agent, assignment in request.assignments.items():
         lines.append(f"  agent   {agent} acts with policy {assignment.source}, {assignment.describe()}")
     if not request.rows:
-        lines.append(f"  test    {tasks}, greedily, and {sampled}, seed {request.seed}")
+        lines.append(f"  test    {tasks}, greedily, and {sampled}, seed {seed}")
     return "\n".join(lines)

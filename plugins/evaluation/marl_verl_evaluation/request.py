@@ -97,7 +97,6 @@ class Request:
     Attributes:
         step: step of the checkpoint; part of the seeds, as in the validation at that step.
         pairings: those of a cross-play, a partner or an edit; one without names for an evaluation of one team.
-        seed: seed of the bootstrap intervals.
         exports: policy -> the source of a model to export to `models/` first.
         sides: of a cross-play: those of its rows and of its columns.
         rows: of the continuations of an edited act, which are played in place of the held-out tasks.
@@ -106,7 +105,6 @@ class Request:
     step: int
     pairings: tuple[Pairing, ...]
     options: Options = Options()
-    seed: int = 0
     exports: dict[str, Source] = field(default_factory=dict)
     sides: tuple[str, ...] = ()
     rows: tuple[dict[str, Any], ...] = ()

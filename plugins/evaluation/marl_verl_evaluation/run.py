@@ -4,8 +4,7 @@ With c of n sampled episodes of a task solved, at least one of k episodes drawn 
 
     pass@k = 1 - C(n - c, k) / C(n, k) = 1 - prod_{i = n-c+1}^{n} (1 - k / i)        (Chen et al. 2021, eq. 1)
 
-It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks; the percentile
-bootstrap (Efron and Tibshirani 1993, section 13.3) gives the middle 95 % of the means of tasks drawn with replacement.
+It is an unbiased estimate of 1 - (1 - p)^k. avg@n is c / n, which is pass@1. Both are means over tasks.
 """
 
 import itertools
@@ -27,13 +26,11 @@ from marl_verl.tasks.base import side_statistics, wilson
 from marl_verl.trainer import run
 from marl_verl.trainer.metrics import averages, by_set, means, play
 from marl_verl_evaluation.cross_play import result
+from marl_verl_evaluation.elo import interval
 from marl_verl_evaluation.request import MODELS, RESULT, Request
 
 if TYPE_CHECKING:
     from marl_verl.trainer.loop import Trainer
-
-RESAMPLES = 10_000
-LEVEL = 0.95
 
 
 def evaluate(folder: Path) -> None:
@@ -127,7 +124,7 @@ def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Reques
     }
     if episodes:
         times = [sum(report.successes) for report in sampled]
-        scores.update(sampled_scores(times, episodes, request.options.ks, request.seed))
+        scores.update(sampled_scores(times, episodes, request.options.ks))
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
         measures = means([row for report in reports for row in report.measures or [{}]])
         scores |= {f"answer{suffix}": measures} if measures else {}
@@ -145,30 +142,22 @@ def pass_at_k(episodes: int, solved: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / np.arange(episodes - solved + 1, episodes + 1)))
 
 
-def interval(values: Sequence[float], seed: int) -> tuple[float, float]:
-    """Bootstrap 95 % confidence interval (low, high) of the mean over tasks; values in [0, 1].
-
-    If all values are equal, the bootstrap interval is a point. Then return Wilson's interval of a proportion, which is
-    conservative: of all variables in [0, 1] with the same mean, a binary one has the largest variance.
-    """
-    kinds, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
-    tasks = int(counts.sum())
-    if len(kinds) < 2:
-        return wilson(float(kinds.sum()) * tasks, tasks)
-    # drawing tasks with replacement is equivalent to drawing the count of each distinct value
-    drawn = np.random.default_rng(seed).multinomial(tasks, counts / tasks, size=RESAMPLES)
-    means = drawn @ kinds / tasks
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+def share_interval(values: Sequence[float]) -> tuple[float, float]:
+    """`interval` of the mean over tasks of values in [0, 1], within [0, 1]. Where all are equal it would be a point:
+    then Wilson's of a proportion, whose variance is the largest of all variables in [0, 1] with that mean."""
+    if len({*values}) < 2:
+        return wilson(sum(values), len(values))
+    low, high = interval(values) or (0.0, 1.0)
+    return max(low, 0.0), min(high, 1.0)
 
 
-def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int], seed: int) -> dict[str, object]:
+def sampled_scores(solved: Sequence[int], episodes: int, ks: Sequence[int]) -> dict[str, object]:
     """avg@n and each pass@k with intervals, by their keys in a result; `solved` has the solved episodes per task."""
     scores = {f"avg@{episodes}": [count / episodes for count in solved]}
     scores.update({f"pass@{k}": [pass_at_k(episodes, count, k) for count in solved] for k in ks})
     result: dict[str, object] = {}
     for name, values in scores.items():
-        result |= {name: float(np.mean(values)), f"{name}_interval": interval(values, seed)}
+        result |= {name: float(np.mean(values)), f"{name}_interval": share_interval(values)}
     return result
 
 
