@@ -11,6 +11,9 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import mpmath
 
 LEVEL = 0.95
 FIRST = 10
@@ -40,25 +43,14 @@ def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
 
 @functools.cache
 def quantile(freedom: int, level: float = LEVEL) -> float:
-    """t with P(|T| <= t) = level, for Student's T with a number of degrees of freedom, by bisection."""
-    low, high = 0.0, 1.0
-    while inside(high, freedom) < level:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle, freedom) < level else (low, middle)
-    return high
+    """t with P(|T| <= t) = level, for Student's T with n degrees of freedom, up to 10,000 (Abramowitz and Stegun 1964,
+    26.7.1): P(|T| > t) = I_x(n / 2, 1 / 2) with x = n / (n + t^2)."""
 
+    def missing(x: float) -> Any:
+        return mpmath.betainc(freedom / 2, 0.5, 0, x, regularized=True) - (1 - level)
 
-def inside(t: float, freedom: int) -> float:
-    """P(|T| <= t) for Student's T (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    odd = freedom % 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= (power + 1) / (power + 2) * math.cos(angle) ** 2
-    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    x = float(mpmath.findroot(missing, (0, 1), solver="bisect"))
+    return math.sqrt(freedom * (1 / x - 1))
 
 
 def looks(seeds: int, first: int = FIRST) -> list[int]:
