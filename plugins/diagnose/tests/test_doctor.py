@@ -3,17 +3,13 @@
 import importlib.metadata
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from marl_verl_diagnose.doctor import command as doctor
 from marl_verl_diagnose.doctor import error, machine, ok, packages, warning
 
 from marl_verl.cli.main import main
-from marl_verl.run import cleanup
-from marl_verl.run.cleanup import RunResources
 
 
 def test_the_exit_code_reports_errors(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +28,7 @@ def test_this_machine_has_no_errors() -> None:
     findings = [*packages.check(), *machine.check()]
     assert not [finding for finding in findings if finding.state == "error"]
     checks = {finding.check for finding in findings}
-    assert {"torch", "verl", "vllm", "ray", "transformers", "memory", "leftovers"} <= checks
+    assert {"torch", "verl", "vllm", "ray", "transformers", "memory", "sandbox"} <= checks
     assert all(finding.do for finding in findings if finding.state != "ok")
 
 
@@ -83,29 +79,3 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     assert [gpu.state for gpu in gpus] == ["ok", "warning", "ok"]
     assert gpus[0].message == "NVIDIA H100, 80 GiB"
     assert gpus[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
-
-
-def test_a_start_without_bytecode_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    for variable, exists in ((True, False), (True, True), (False, False)):
-        monkeypatch.setattr(sys, "dont_write_bytecode", variable)
-        monkeypatch.setattr(machine.Path, "exists", lambda _, exists=exists: exists)
-        found.append([finding.state for finding in machine.bytecode()])
-    assert found == [["warning"], [], []]
-
-
-def test_leftovers_are_reported_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cleanup, "scratch_parent", lambda: tmp_path)
-    assert machine.leftovers().state == "ok"
-    ended = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    resources = RunResources.begin("a-run-of-a-test")
-    resources.command = cleanup.Process.of(ended.pid)
-    resources.write()
-    assert machine.leftovers().state == "ok", "its command line is alive"
-    ended.communicate()
-    found = machine.leftovers()
-    assert (found.state, found.do) == ("warning", f"python -m marl_verl.run.cleanup {resources.scratch}")
-    assert Path(resources.scratch, "run.json").is_file()
-    assert [each.scratch for each in cleanup.abandoned()] == [resources.scratch]
-    assert [killed.cleanup() for killed in cleanup.abandoned()] == [resources.scratch]
-    assert machine.leftovers().state == "ok"

