@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_testing.real import explain
 
+from marl_verl import explain
 from marl_verl.config.stored import read_config
 from tests.e2e.conftest import Finished, left_running
 from tests.weights import change
@@ -110,7 +110,7 @@ def test_both_agents_work_on_one_tree_and_refine_each_other(searched: Finished) 
 
 
 def test_a_whole_tree_is_one_group(searched: Finished) -> None:
-    records = explain(searched.folder, 1)
+    records = explain(searched.folder, step=1)
     assert len(records) == TASKS * NODES
     for tree in _trees(records, lambda record: record["group"]["uid"]):
         assert len(tree) == len(tree[0]["members"]) == NODES

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from marl_verl_testing.real import explain
+from marl_verl_testing.real import command
 
 from tests.e2e.conftest import Finished, WithPlugin
 
@@ -54,7 +54,7 @@ def stored(folder: Path, step: int) -> Any:
 def check_rows(run: Finished, step: int, learning: Sequence[str], variables: dict[str, str]) -> list[float]:
     """Every row of the agents that learn has its value, and gives the same advantage again. The value targets."""
     document, targets = stored(run.folder, step), []
-    records = explain(run.folder, step, variables)
+    records = json.loads(command("explain", str(run.folder), "--step", str(step), "--json", variables=variables))
     assert [record["advantage"] for record in records] == document["advantage"]
     turns = Counter((row["uid"], row["session"], row["agent"]) for row in document["rows"])
     for record, row in zip(records, document["rows"], strict=True):

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 import pytest
-from marl_verl_testing.real import rows
 
+from marl_verl import load_run
 from tests.e2e import killer
 from tests.e2e.conftest import (
     INVENTORY,
@@ -149,7 +149,7 @@ def test_a_signal_in_every_phase(tmp_path: Path, mode: str, first: str, monkeypa
         assert recorded(done) == recorded(whole)
         return
     lines = done.lines("train/success")
-    sampled = [row for step in (1, 2, 3, 4) for row in rows(folder, step)]
+    sampled = [row for step in (1, 2, 3, 4) for row in load_run(folder).rows[step]["rows"]]
     assert len({row["uid"] for row in sampled}) == 4 * 8
     for policy in ("holder", "asker"):
         used = sum(line[f"policy/{policy}/{what}"] for line in lines for what in ("trained_rows", "stale_dropped"))

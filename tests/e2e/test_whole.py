@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_testing.real import explain, rows
 
+from marl_verl import explain, load_run
 from tests.e2e.conftest import FOUR_STEPS, Finished, Whole, actions
 from tests.served import answers
 from tests.weights import change
@@ -33,7 +33,7 @@ def test_a_script_trains_loads_evaluates_and_explains(whole: Whole) -> None:
 
 
 def test_both_policies_changed(whole: Whole) -> None:
-    summary = whole.run.summary
+    summary = load_run(whole.run.folder).summary or {}
     assert summary["eval_tasks"] == 40
     assert summary["policies"] == ["sender", "answerer", "big"]
     for name in ("sender", "answerer"):
@@ -42,7 +42,7 @@ def test_both_policies_changed(whole: Whole) -> None:
 
 
 def test_the_run_directory_is_complete(whole: Whole) -> None:
-    folder, summary = whole.run.folder, whole.run.summary
+    folder, summary = whole.run.folder, load_run(whole.run.folder).summary or {}
     for name in ("config.yaml", "plugins.json", "metrics.jsonl", "train.log", "summary.json"):
         assert (folder / name).stat().st_size > 0, name
     assert all(summary[key] > 0 for key in ("steps", "seconds_total", "seconds_to_first_step", "seconds_per_step"))
@@ -55,11 +55,11 @@ def test_the_run_directory_is_complete(whole: Whole) -> None:
 
 
 def test_its_advantages_are_explained(whole: Whole) -> None:
-    records = explain(whole.run.folder, 2)
+    records = explain(whole.run.folder, step=2)
     assert {tuple(record["group"]) for record in records} == {("uid", "agent")}
     tasks = whole.run.lines("filter/tasks")[1]["filter/tasks"]  # of step 2, those of the refill included
     assert tasks >= TASKS
-    assert len(records) == len(rows(whole.run.folder, 2)) == tasks * 4 * 2
+    assert len(records) == len(load_run(whole.run.folder).rows[2]["rows"]) == tasks * 4 * 2
     assert any(record["advantage"] for record in records)
 
 
@@ -89,10 +89,11 @@ def test_a_step_is_the_same_on_both(whole: Whole, local: Finished) -> None:
     assert sampled[0].keys() == sampled[1].keys()
     equal = {key for key, action in sampled[0].items() if action == sampled[1][key]}
     assert len(equal) >= 0.99 * len(sampled[0])  # rounding of a log-prob may choose another token
-    keys = [[f"{row['uid']}_{row['session']}_{row['index']}" for row in rows(run.folder, 1)] for run in runs]
+    rows = [load_run(run.folder).rows[1]["rows"] for run in runs]
+    keys = [[f"{row['uid']}_{row['session']}_{row['index']}" for row in of_run] for of_run in rows]
     assert keys[0] == keys[1]
-    advantages = [{record["key"]: record["advantage"] for record in explain(run.folder, 1)} for run in runs]
-    groups = {record["key"]: set(record["members"]) for record in explain(local.folder, 1)}
+    advantages = [{record["key"]: record["advantage"] for record in explain(run.folder, step=1)} for run in runs]
+    groups = {record["key"]: set(record["members"]) for record in explain(local.folder, step=1)}
     for key in [key for key in keys[0] if groups[key] <= equal]:
         assert advantages[0][key] == advantages[1][key]
     if len(equal) == len(sampled[0]):

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from marl_verl_testing.real import Finished, rows
+from marl_verl_testing.real import Finished
 from omegaconf import OmegaConf
 
 import marl_verl
@@ -44,10 +44,12 @@ def check(run: Finished, still: Collection[str] = ()) -> list[dict[str, Any]]:
     """Nothing failed, all policies but `still` have changed, and a step is explained as trained. The rows."""
     lines = run.lines("train/success")
     assert [line["train/failed_episodes"] for line in lines] == [0] * len(lines)
-    assert {name for name in run.summary["policies"] if not change(run.folder, name)} == set(still)
+    stored = marl_verl.load_run(run.folder)
+    assert stored.summary is not None
+    assert {name for name in stored.summary["policies"] if not change(run.folder, name)} == set(still)
     plugins.use_files(one_file.files_of_run(run.folder))
     assert marl_verl.explain(run.folder, step=1).difference is None
-    return [row for line in lines for row in rows(run.folder, line["step"])]
+    return [row for line in lines for row in stored.rows[line["step"]]["rows"]]
 
 
 def episodes(run: Finished, step: int) -> list[dict[str, Any]]:

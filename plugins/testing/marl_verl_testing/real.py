@@ -1,10 +1,9 @@
-"""Run the real stack, or one process, in a test: train a recipe with the command line, and read the files of the run.
+"""Run the real stack, or one process, in a test: train a recipe with the command line.
 
 Starting Ray and vLLM takes about a minute: share one run among the tests that inspect it (a fixture with
 scope="module").
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 from marl_verl import Run
 
-__all__ = ["Finished", "command", "explain", "resume", "rows", "train"]
+__all__ = ["Finished", "command", "resume", "train"]
 
 LIMIT = 900.0  # seconds of a run
 
@@ -29,10 +28,6 @@ class Finished:
     code: int  # exit code
     output: str  # printed, with the end of the log if the run failed
     left: list[str] = field(default_factory=list)  # outside the run directory, if a test has searched for it
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
 
     def lines(self, needed: str) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl with the metric `needed`. AssertionError if no line has it."""
@@ -51,16 +46,6 @@ def train(recipe: Path, folder: Path, *overrides: str, variables: Mapping[str, s
 
 def resume(folder: Path, *overrides: str, variables: Mapping[str, str] | None = None) -> Finished:
     return _run(("train", "--resume", str(folder), *overrides), folder, variables)
-
-
-def explain(folder: Path, step: int, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    """The output of `marl-verl explain FOLDER --step STEP --json`: a record per row."""
-    return json.loads(command("explain", str(folder), "--step", str(step), "--json", variables=variables))
-
-
-def rows(folder: Path, step: int) -> list[dict[str, Any]]:
-    """The stored rows of a step, the input of its advantages."""
-    return list(Run(folder).rows[step]["rows"])
 
 
 def command(*arguments: str, variables: Mapping[str, str] | None = None) -> str:
