@@ -33,12 +33,6 @@ CHARTS = (
     ("Tokens per step", r"train/(?P<line>tokens)", "sampled tokens"),
     ("Seconds per step by phase", r"seconds/(?P<line>.+)", "seconds"),
 )
-CORE = re.compile(
-    r"(train|validation|policy|critic|seconds|curriculum|filter|opponent)/.+"
-    r"|agent/.+/(rows|groups|zero_variance|singles|reward(/.+)?|advantage_(mean|std)|response_length|read_length"
-    r"|invalid|credit/.+)"
-)
-"""Metrics that runs record themselves; those of plugins (of `metrics`, samplers and workflows) get a chart each."""
 
 NOTES = (
     "Bands are 95 % intervals. Held-out success: Wilson's interval over the held-out tasks. A metric of training: mean "
@@ -70,10 +64,6 @@ def lines(records: Sequence[Mapping[str, float]], tasks: int) -> list[Line]:
             if match := re.fullmatch(pattern, name):
                 chart = title.format(match.groupdict().get("chart", ""))
                 drawn.append(_line(chart, unit, match["line"], name, metrics[name], tasks))
-    for name in (name for name in metrics if not CORE.fullmatch(name)):
-        agent = re.fullmatch(r"agent/(?P<line>[^/]+)/(?P<chart>.+)", name)  # a line for each agent in one chart
-        chart, label = (agent["chart"], agent["line"]) if agent else (name, name)
-        drawn.append(_line(chart, "recorded by a plugin", label, name, metrics[name], tasks))
     return drawn
 
 
