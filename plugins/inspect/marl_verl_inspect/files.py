@@ -9,13 +9,6 @@ from marl_verl.errors import MarlError
 from marl_verl.plugins import one_file
 from marl_verl.run.run_dir import RunDir
 
-KEEP = {
-    "journals": "marl.run.keep_journals=1",
-    "episodes": "marl.rollout.keep_episodes=4",
-    "rows": "marl.run.keep_rows=1",
-}
-"""Folder of a run -> the option with which a run stores it."""
-
 
 def add_file_arguments(parser: argparse.ArgumentParser, file: str) -> None:
     """Add RUN with --step N, or FILE; `file` is the help text of FILE."""
@@ -29,7 +22,8 @@ def stored_file(source: Path, place: str, step: int | None = None) -> Path:
         return source
     files = RunDir(source).stored(place)
     if not files:
-        raise MarlError(f"run '{source}' has no stored {place}: train it with {KEEP[place]}")
+        section = "rollout" if place == "episodes" else "run"
+        raise MarlError(f"run '{source}' has no stored {place}: train it with marl.{section}.keep_{place}=1")
     step = max(files) if step is None else step
     if step not in files:
         near = sorted(sorted(files, key=lambda stored: abs(stored - step))[:3])
