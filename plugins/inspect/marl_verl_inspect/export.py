@@ -80,8 +80,7 @@ def choose(run: Path, name: str, step: int | None) -> Source:
 
 def export(source: Source, output: Path, merge: bool = False) -> str:
     """Write a folder for transformers and vLLM, completely or not at all. Returns what it holds. `merge`: merge an
-    adapter, if the policy has one, into its base model. MarlError: the output cannot be written, or the base model is
-    not on this machine."""
+    adapter, if the policy has one, into its base model. MarlError: the output cannot be written."""
     kind, write = f"an adapter of '{source.model}'", _adapter
     if source.lora is None:
         kind, write = "a full model", _model
@@ -139,12 +138,7 @@ def _merged(source: Source, folder: Path) -> None:
     import torch
     from peft import PeftModel
 
-    base = model_folder(source.model)
-    if not base.is_dir():
-        raise MarlError(
-            f"policy '{source.policy}' is an adapter of '{source.model}', which is not on this machine. Download it, "
-            "or export only the adapter, without --merge."
-        )
+    base = model_folder(source.model)  # of the hub's name, if the model is not in its cache: transformers downloads it
     _copy(source.folder / "huggingface", folder, WEIGHTS)
     kind, settings = _auto_class(source, base)
     with tempfile.TemporaryDirectory(dir=folder) as adapter:
