@@ -14,6 +14,7 @@ Row = Mapping[str, Any]
 Reach = Literal["group", "task", "batch"]
 
 OTHERS = (-7.0, 2.5)  # replacement rewards for rows that must not matter
+ORDERS = 3  # of the rows, beside the given one
 MOST_GROUPS = 8  # maximum number of groups for which this is checked, chosen by the seed
 
 
@@ -22,9 +23,7 @@ def check_algorithm(
     rows: Sequence[Row],
     *,
     reach: Reach = "group",
-    orders: int = 3,
     seed: int = 0,
-    seconds: float = SECONDS,
 ) -> AdvantageResult:
     """Assert the required properties of an algorithm's advantages on these rows; call it from a test.
 
@@ -51,11 +50,11 @@ def check_algorithm(
     """
     if isinstance(algorithm, Estimator):
         algorithm = Algorithm(advantage=algorithm)
-    with time_limit("check_algorithm", seconds):
+    with time_limit("check_algorithm", SECONDS):
         check = _Check(algorithm, [dict(row) for row in rows], Random(seed))
         must((check.result.scale > 0).all(), f"the scale is not above 0: {check.result.scale}")
         check.groups()
-        for _ in range(orders):
+        for _ in range(ORDERS):
             check.permuted()
         if reach != "batch":
             check.outside(reach)
