@@ -11,9 +11,7 @@ run's own loop a synchronous client cannot wait without blocking every run, so i
 import asyncio
 import contextlib
 import functools
-import os
 import sys
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -201,23 +199,7 @@ transport = functools.update_wrapper(functools.partial(TeamTransport), TeamTrans
 """A `TeamTransport`. No class: `team.transport(...)` would make it of the team alone."""
 
 
-# Frameworks copy and pickle what they get: a copy of a client is the client
-
-_objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-
-
 def _uncopied(value: T) -> T:
-    """The same object, whose deep copies and pickles in this process are the object itself."""
+    """The same object, whose deep copies are the object itself: frameworks copy the clients that they get."""
     value.__deepcopy__ = lambda memo: value  # type: ignore[attr-defined]
-    place = os.getpid(), id(value), type(value).__name__
-    value.__reduce_ex__ = lambda protocol: (_restored, place)  # type: ignore[method-assign]
-    _objects[id(value)] = value
-    return value
-
-
-def _restored(process: int, number: int, name: str) -> Any:
-    """The live object of a pickle. RuntimeError in another process, or after its run."""
-    value = _objects.get(number) if process == os.getpid() else None
-    if value is None:
-        raise RuntimeError(f"a pickled {name} of a run works in the process of the run only, while the run goes on")
     return value

@@ -2,9 +2,7 @@
 
 import asyncio
 import copy
-import gc
 import json
-import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -368,16 +366,13 @@ async def test_an_act_that_is_cancelled_takes_no_turn() -> None:
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
-    """Frameworks copy and pickle the objects that hold it (DSPy, pydantic models)."""
-    pickled = []
+    """Frameworks copy the objects that hold it (DSPy)."""
 
     async def do(team: Any) -> str:
         client = openai_client_sync(team, "solver") if sync else openai_client(team, "solver")
         through = team.transport("solver")
         for value in (client, client._client, through):
             assert copy.deepcopy({"held": value})["held"] is value
-            assert pickle.loads(pickle.dumps(value)) is value
-        pickled.append(pickle.dumps(through))
         again = copy.deepcopy(client.with_options(max_retries=3))
 
         def ask() -> Any:
@@ -386,6 +381,3 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
         return (await team.in_thread(ask) if sync else await ask()).choices[0].message.content
 
     assert answers(do).answer == "4"
-    gc.collect()
-    with pytest.raises(RuntimeError, match="a pickled TeamTransport of a run works in the process of the run only"):
-        pickle.loads(pickled[0])
