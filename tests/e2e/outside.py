@@ -29,7 +29,7 @@ class Programs(ExternalWorkflow):
         async def ask(agent: str, seen: str) -> str:
             async with _at_once:
                 done = await process(sys.executable, "-S", "-c", PROGRAM, environ=endpoints[agent].environ, input=seen)
-            return done.output
+            return done.stdout
 
         held = await ask("holder", holder_sees(task))
         answer = await ask("asker", asker_sees(task, held.strip() or NOTHING))

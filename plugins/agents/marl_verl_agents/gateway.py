@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import signal
+import subprocess
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from marl_verl_agents.chat_completions import Request, RequestError
 from marl_verl_agents.clients import FINAL, Content, TeamTransport, refused
 from marl_verl_agents.conversations import as_sampled, continued
 
-__all__ = ["Completed", "Endpoint", "Endpoints", "ExternalWorkflow", "ProcessFailed", "process"]
+__all__ = ["Endpoint", "Endpoints", "ExternalWorkflow", "ProcessFailed", "process"]
 
 HOST = "127.0.0.1"
 BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
@@ -81,23 +82,12 @@ class ExternalWorkflow(Workflow):
             return await self.run(task, endpoints)
 
 
-@dataclass(frozen=True)
-class Completed:
-    """A process that has ended: its exit code, minus signal if one ended it, and the end of its output."""
+class ProcessFailed(subprocess.CalledProcessError):
+    """A process ended with another exit code than 0; `stdout` and `stderr` are the end of its output."""
 
-    code: int
-    output: str
-    error: str
-
-
-class ProcessFailed(Exception):
-    """A process ended with another exit code than 0; `completed` is what it left."""
-
-    def __init__(self, command: str, completed: Completed) -> None:
-        end = completed.error.strip()[-SHOWN:] or completed.output.strip()[-SHOWN:] or "it printed nothing"
-        why = f"signal {-completed.code}" if completed.code < 0 else f"exit code {completed.code}"
-        super().__init__(f"'{command}' ended with {why}: {end}")
-        self.completed = completed
+    def __str__(self) -> str:
+        shown = self.stderr.strip()[-SHOWN:] or self.stdout.strip()[-SHOWN:] or "It printed nothing."
+        return f"{super().__str__()} {shown}"
 
 
 async def process(
@@ -106,8 +96,9 @@ async def process(
     input: str = "",
     folder: str | os.PathLike[str] | None = None,
     seconds: float | None = None,
-) -> Completed:
-    """Run a command to its end. It and its children are killed if the episode ends first.
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; `stdout` and `stderr` are the last MiB of its output. It and its children are killed if
+    the episode ends first.
 
     Args:
         environ: variables in addition to those of this process; `Endpoint.environ` points clients to an agent.
@@ -133,10 +124,9 @@ async def process(
             os.killpg(started.pid, signal.SIGKILL)
         await started.wait()
     output, error = (stream[-OUTPUT:].decode(errors="replace") for stream in printed)
-    completed = Completed(started.returncode or 0, output, error)
-    if completed.code:
-        raise ProcessFailed(os.fspath(command[0]), completed)
-    return completed
+    if code := started.returncode:
+        raise ProcessFailed(code, os.fspath(command[0]), output, error)
+    return subprocess.CompletedProcess(command, 0, output, error)
 
 
 class EpisodeTransport(TeamTransport):

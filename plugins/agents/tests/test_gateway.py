@@ -220,7 +220,7 @@ def test_a_real_program_with_the_openai_package_is_an_agent(tmp_path: Path) -> N
 
     async def do(endpoints: Endpoints) -> str:
         done = await process(sys.executable, program, environ=endpoints["solver"].environ, input="2 + 2?", seconds=60)
-        return done.output.strip()
+        return done.stdout.strip()
 
     episode = one(sampled(do))
     assert episode.score == 1.0
@@ -245,9 +245,9 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
         await chat(endpoints)
         with pytest.raises(FileNotFoundError):
             await process("no-such-program")
-        return (await process("sh", "-c", "echo no >&2; kill -9 $$")).output
+        return (await process("sh", "-c", "echo no >&2; kill -9 $$")).stdout
 
-    assert "'sh' ended with signal 9: no" in failure(sampled(dies)).detail
+    assert "Command 'sh' died with <Signals.SIGKILL: 9>. no" in failure(sampled(dies)).detail
 
     left: list[bool] = []
 
