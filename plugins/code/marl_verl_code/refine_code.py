@@ -91,8 +91,8 @@ class RefineCode(GenerateAndRefine):
         failure = await team.call(first_failure, answer, tests)
         if failure is None:
             return Feedback(True, "All public tests pass.")
-        number = failure["test"]
-        return Feedback(False, in_words(tests[number], Outcome(**failure["outcome"]), number))
+        number, outcome = failure
+        return Feedback(False, in_words(tests[number], Outcome(**outcome), number))
 
 
 def how(task: Task) -> str:
@@ -111,13 +111,10 @@ def entry_of(task: Task) -> str | None:
     return None if entry is None else str(entry)
 
 
-async def first_failure(code: str, tests: list[Any]) -> dict[str, Any] | None:
-    """{"test": its number, "outcome": ...} of the first test that does not pass; None where all pass."""
+async def first_failure(code: str, tests: list[Any]) -> tuple[int, Outcome] | None:
+    """(number, outcome) of the first test that does not pass; None where all pass."""
     failing = await in_thread(first_failing, code, tests, LIMITS)
-    if failing is None:
-        return None
-    number, outcome = failing
-    return {"test": number, "outcome": replace(outcome, output=outcome.output[:10_000])}
+    return failing and (failing[0], replace(failing[1], output=failing[1].output[:10_000]))
 
 
 def in_words(test: Mapping[str, Any], outcome: Outcome, number: int) -> str:

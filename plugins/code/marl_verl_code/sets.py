@@ -33,10 +33,11 @@ PUBLIC = 2
 
 
 def human_eval(row: Fields) -> Task:
-    """A row of HumanEval: `prompt`, `entry_point`, and `test` with a function `check(candidate)`. Each assertion in the
-    body of `check` is a test, as is each block with assertions in it. The other statements are the setup, with what the
-    prompt has before the function: imports, and functions that tests use."""
+    """A row of HumanEval, or of CoopHumanEval, where an id may be missing: `prompt`, `entry_point`, and `test` with a
+    function `check(candidate)`. Each assertion in the body of `check` is a test, as is each block with assertions. The
+    other statements are the setup, with what the prompt has before the function: imports, and functions of tests."""
     entry, prompt = row.text("entry_point"), str(row.value("prompt"))
+    name = row.text("task_id") if "task_id" in row else f"CoopHumanEval/{entry}"
     body = ast.parse(str(row.value("test"))).body
     (check,) = (node for node in body if isinstance(node, ast.FunctionDef) and node.name == "check")
     statements = [node for node in check.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -52,13 +53,7 @@ def human_eval(row: Fields) -> Task:
     shared |= {"before": before} if before else {}
     texts = [ast.unparse(test) for test in tests]
     private = [{**shared, "assert": text} for text in texts]
-    return Task(row.text("task_id"), prompt.strip(), {**shared, "tests": texts, "public": [], "private": private})
-
-
-def coop(row: Fields) -> Task:
-    """A row of CoopHumanEval: as HumanEval, with an id that may be missing."""
-    name = row.text("task_id") if "task_id" in row else f"CoopHumanEval/{row.text('entry_point')}"
-    return human_eval(Fields({**row.row, "task_id": name}, row.where))
+    return Task(name, prompt.strip(), {**shared, "tests": texts, "public": [], "private": private})
 
 
 def mbpp(row: Fields) -> Task:
@@ -189,7 +184,7 @@ SETS: Mapping[str, PublicSet] = {
     "humaneval": PublicSet(
         "openai/openai_humaneval", human_eval, splits={"train": "test", "test": "test"}, installed=installed
     ),
-    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", coop, splits={"train": "train", "test": "train"}),
+    "coophumaneval": PublicSet("OpenMLRL/CoopHumanEval", human_eval, splits={"train": "train", "test": "train"}),
     "mbpp": PublicSet("google-research-datasets/mbpp", mbpp, config="full"),
     "apps": PublicSet("codeparrot/apps", apps, files={"train": ["train.jsonl"], "test": ["test.jsonl"]}),
     "codecontests": PublicSet("deepmind/code_contests", codecontests),
