@@ -22,9 +22,10 @@ import re
 FENCE = re.compile(r"```(?:python)?")
 DEFINITION = re.compile(r"([ \t]*)def[ \t]+(\w+)")
 LINE = re.compile(r"\r?\n")
+MOST_LEFT = 20
 TOKEN = re.compile(
     r"""(?P<text>(?P<quotes>\"\"\"|''')(?:\\.|(?!(?P=quotes)).)*(?:(?P=quotes)|\Z)"""
-    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?P<comment>\#[^\n]*)|[()\[\]{}\n]""",
+    r"""|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?P<comment>\#[^\n]*)""",
     re.DOTALL,
 )
 
@@ -42,8 +43,8 @@ def code_in(text: str) -> str:
 def function(text: str, name: str) -> str:
     """The text of the last function of that name in an answer, at any indentation; "" without one.
 
-    It ends before the first line that is not indented deeper, except blank ones, comments and, if it then parses, the
-    lines of a bracket or text that began in it.
+    It ends before the first line that is not indented deeper, except blank ones; or, if it then parses, comments and
+    the first `MOST_LEFT` lines of brackets and texts that began in it.
     """
     lines = _lines(text)
     for number in reversed(range(len(lines))):
@@ -134,35 +135,13 @@ def _lines(text: str) -> list[str]:
 def _block(lines: list[str]) -> list[str]:
     """The lines of the function that begins with the first line, without its indentation."""
     indent = _indent(lines[0])
-    whole = "\n".join(lines)
-    within = _within(whole)
-    for follow in (True, False):
-        length = 1
-        while length < len(lines):
-            line = lines[length]
-            continues = follow and (length in within or line.lstrip().startswith("#"))
-            if line.strip() and _indent(line) <= indent and not continues:
-                break
-            length += 1
-        block = [line[min(indent, _indent(line)) :] for line in lines[:length]]
-        if follow and parsed("\n".join(block)) is not None:
-            return block
+    ends = [n for n, line in enumerate(lines) if n and line.strip() and _indent(line) <= indent] + [len(lines)]
+    code = [end for end in ends if not "".join(lines[end : end + 1]).lstrip().startswith("#")]
+    for end in (*code[:MOST_LEFT], ends[0]):
+        block = [line[min(indent, _indent(line)) :] for line in lines[:end]]
+        if parsed("\n".join(block)) is not None:
+            break
     return block
-
-
-def _within(code: str) -> set[int]:
-    """Numbers of the lines that begin inside a bracket or a text of several lines."""
-    number, depth, within = 0, 0, set()
-    for match in TOKEN.finditer(code):
-        if match[0] in "([{":
-            depth += 1
-        elif match[0] in ")]}":
-            depth = max(0, depth - 1)
-        for _ in range(match[0].count("\n")):
-            number += 1
-            if depth or match["text"]:
-                within.add(number)
-    return within
 
 
 def _indent(line: str) -> int:
