@@ -4,7 +4,7 @@ import random
 
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, play
-from marl_verl_games.plan_path import Board, PathGame, moves_in
+from marl_verl_games.plan_path import PathGame, moves_in
 from marl_verl_games.tiny_plan_path import WORD, TinyPlanPath, blocked, planner_sees, written
 from marl_verl_tiny.grid import cells
 
@@ -24,7 +24,7 @@ class PlanExecuteVerify(Workflow):
         for _ in range(self.turns):
             at = now.game.cell
             plan = moves_in((await team["planner"].act(planner_sees(task, at))).text) or ()
-            blocked_now = [move for move in STEPS if move in refused or now.game.board.beside(at, move) is None]
+            blocked_now = [move for move in STEPS if move in refused or now.game.beside(at, move) is None]
             seen = f"blocked {written(blocked_now) or 'none'} plan {written(plan[:2]) or 'none'}"
             action = await team["executor"].act(seen)
             move = (moves_in(action.text) or [""])[0]
@@ -45,8 +45,8 @@ def verifier_sees(task, at, move):
 
 
 def verdict(task, at, move):
-    board = Board.of(task)
-    return "yes" if board.beside(at, move) and board.left(board.beside(at, move)) < board.left(at) else "no"
+    game = PathGame.of(task)
+    return "yes" if game.beside(at, move) and game.left(game.beside(at, move)) < game.left(at) else "no"
 
 
 class VerifiedPaths(TinyPlanPath):

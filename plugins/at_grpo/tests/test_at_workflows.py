@@ -1,10 +1,11 @@
 """The workflows: replays, the checks of `marl_verl_testing`, and the observations of their agents."""
 
 import asyncio
+from dataclasses import replace
 
 from marl_verl_games import log
 from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner
-from marl_verl_games.plan_path import Board
+from marl_verl_games.plan_path import PathGame
 from marl_verl_games.tiny_plan_path import EXECUTOR, PLANNER, PlannerExecutor, TinyPlanPath
 from marl_verl_sandbox import run_python
 from marl_verl_testing import ScriptedPolicy, check_workflow, shown
@@ -14,7 +15,7 @@ from marl_verl import Task
 TASK = Task(
     "corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"}
 )  # U U R R D D
-BOARD = Board.of(TASK)
+BOARD = PathGame.of(TASK)
 
 
 def test_a_team_that_goes_there_and_what_each_of_them_sees() -> None:
@@ -39,8 +40,8 @@ def test_the_planner_sees_what_the_tool_callers_program_printed() -> None:
     assert [str(line) for line in log.read(run.answer)[:2]] == ["tool-caller plans U U R R D D", "planner moves U U"]
     seen = [shown(act) for act, _ in run.turns]
     assert "['U', 'U', 'R', 'R', 'D', 'D']" in seen[1]
-    assert BOARD.drawn("c1") in seen[0]
-    assert BOARD.drawn("a1") in seen[2]
+    assert BOARD.board() in seen[0]
+    assert replace(BOARD, cell="a1").board() in seen[2]
     assert "Turn 2 of 2." in seen[3]
     assert [call.agent for call in run.journal.calls()] == [CALLER] * 2  # once a turn, also where it is run again
 

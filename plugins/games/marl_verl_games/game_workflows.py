@@ -164,7 +164,7 @@ def of_moves(before: Played[Game], moves: tuple[str, ...]) -> float:
             placed = after.game.on_goals - now.game.on_goals
             reward += ON * max(placed, 0) + OFF * max(-placed, 0)
         if after.game.solved:
-            shortest = isinstance(after.game, PathGame) and after.made == after.game.shortest
+            shortest = isinstance(after.game, PathGame) and after.made == after.game.left(after.game.start)
             reward += values.solved + (values.shortest if shortest else 0.0)
         elif after.over:
             reward += values.limit

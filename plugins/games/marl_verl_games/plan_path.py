@@ -1,13 +1,12 @@
-"""Plan-Path: reach the goal of a random board with walls. Board, game, and the task set for chat models."""
+"""Plan-Path: reach the goal of a random board with walls. The game, and the task set for chat models."""
 
 import dataclasses
-import functools
 import random
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
 
 from annotated_types import Interval
-from marl_verl_tiny.grid import cells, distances
+from marl_verl_tiny.grid import cells, distances, neighbours
 
 from marl_verl import Task
 from marl_verl.tasks import Split, distinct, held_out
@@ -22,54 +21,20 @@ def moves_in(text: str) -> tuple[str, ...] | None:
     return tuple(move for move in moves if move) if moves and all(moves) else None
 
 
-@dataclass(frozen=True)
-class Board:
-    """A board, its cells named by a letter for the row and a number for the column, "a1" at the top left."""
-
-    size: int
-    walls: frozenset[str]
-    start: str
-    goal: str
-
-    @classmethod
-    def of(cls, task: Task) -> "Board":
-        data = task.data
-        return cls(int(data["size"]), frozenset(data["walls"]), str(data["start"]), str(data["goal"]))
-
-    def beside(self, cell: str, move: str) -> str | None:
-        """The free cell that a move leads to; None at the edge, or before a wall."""
-        near = _beside(self.size).get((cell, move))
-        return None if near in self.walls else near
-
-    def left(self, cell: str) -> int:
-        return distances(self.size, self.walls, self.goal).get(cell, self.size**2)
-
-    def drawn(self, cell: str) -> str:
-        """The board as text, a line a row: `.` free, `#` wall, `G` goal, `@` the cell."""
-        marks = {self.goal: "G", **dict.fromkeys(self.walls, "#"), cell: "@"}
-        named = cells(self.size)
-        rows = (named[row * self.size : (row + 1) * self.size] for row in range(self.size))
-        return "\n".join("".join(marks.get(name, ".") for name in row) for row in rows)
-
-
 def place(cell: str) -> tuple[int, int]:
     """(row, column) of a cell, from 0."""
     return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
 
 
-@functools.cache
-def _beside(size: int) -> dict[tuple[str, str], str]:
-    """(cell, move) -> the cell that it leads to; absent at the edge."""
-    named = {place(cell): cell for cell in cells(size)}
-    ends = {(named[r, c], move): (r + down, c + right) for r, c in named for move, (down, right) in STEPS.items()}
-    return {key: named[end] for key, end in ends.items() if end in named}
-
-
 @dataclass(frozen=True)
 class PathGame(StepGame):
-    """A board and the cell of the team."""
+    """A board and the cell of the team. Cells are named by a letter for the row and a number for the column, "a1" at
+    the top left."""
 
-    board: Board
+    size: int
+    walls: frozenset[str]
+    start: str
+    goal: str
     cell: str
     rules: ClassVar[str] = (
         "You are on a board: `.` is free, `#` is a wall, `@` is where you stand, `G` is the goal.\n"
@@ -80,34 +45,43 @@ class PathGame(StepGame):
 
     @classmethod
     def of(cls, task: Task) -> Self:
-        return cls(Board.of(task), str(task.data["start"]))
+        size, start, goal = int(task.data["size"]), str(task.data["start"]), str(task.data["goal"])
+        return cls(size, frozenset(task.data["walls"]), start, goal, start)
 
     @property
     def solved(self) -> bool:
-        return self.cell == self.board.goal
+        return self.cell == self.goal
 
     @property
     def potential(self) -> float:
         """Minus the distance to the goal without walls."""
-        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.goal)
         return -abs(row - goal_row) - abs(column - goal_column)
 
-    @property
-    def left(self) -> int:
-        return self.board.left(self.cell)
+    def left(self, cell: str) -> int:
+        """Number of moves of a shortest walk from a cell to the goal; size**2: there is none."""
+        return distances(self.size, self.walls, self.goal).get(cell, self.size**2)
 
-    @property
-    def shortest(self) -> int:
-        """Number of moves of a shortest walk from the start of the board."""
-        return self.board.left(self.board.start)
+    def beside(self, cell: str, move: str) -> str | None:
+        """The free cell that a move leads to; None at the edge, or before a wall."""
+        down, right = STEPS[move]
+        near = f"{chr(ord(cell[0]) + down)}{int(cell[1:]) + right}"
+        return near if near in neighbours(self.size)[cell] and near not in self.walls else None
+
+    def board(self) -> str:
+        """The board as text, a line a row: `.` free, `#` wall, `G` goal, `@` the team."""
+        marks = {self.goal: "G", **dict.fromkeys(self.walls, "#"), self.cell: "@"}
+        named = cells(self.size)
+        rows = (named[row * self.size : (row + 1) * self.size] for row in range(self.size))
+        return "\n".join("".join(marks.get(name, ".") for name in row) for row in rows)
 
     def drawn(self) -> str:
-        (row, column), (goal_row, goal_column) = place(self.cell), place(self.board.goal)
+        (row, column), (goal_row, goal_column) = place(self.cell), place(self.goal)
         where = f"You stand at row {row}, column {column}; the goal is at row {goal_row}, column {goal_column}"
-        return f"{self.board.drawn(self.cell)}\n\n{where} (from 0)."
+        return f"{self.board()}\n\n{where} (from 0)."
 
     def after(self, move: str) -> Self | str:
-        near = self.board.beside(self.cell, move)
+        near = self.beside(self.cell, move)
         return "a wall or the edge" if near is None else dataclasses.replace(self, cell=near)
 
 
@@ -156,9 +130,9 @@ class PlanPath(GameTasks):
         if len(free) < 3:
             return None
         start, goal, landmark = rng.sample(free, 3)
-        board = Board(self.size, frozenset(walls), start, goal)
+        game = PathGame(self.size, frozenset(walls), start, goal, start)
         shown = f"{self.size} start {start} goal {goal} walls {' '.join(walls)}"
-        if not self._near(board.left(start)) or held_out(shown, HELD_OUT) != (split == "test"):
+        if not self._near(game.left(start)) or held_out(shown, HELD_OUT) != (split == "test"):
             return None
         data = {"size": self.size, "walls": walls, "start": start, "goal": goal, "landmark": landmark}
-        return Task(id=f"at-plan-path {shown}", prompt=board.drawn(start), data=data)
+        return Task(id=f"at-plan-path {shown}", prompt=game.board(), data=data)

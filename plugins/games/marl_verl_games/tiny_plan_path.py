@@ -23,6 +23,7 @@ board without walls. `at-bee-line-paid`: the same plus 10, a role reward on a di
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from annotated_types import Interval
@@ -34,7 +35,7 @@ from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log
 from marl_verl_games.game import STEPS, Played, executed, play
 from marl_verl_games.game_workflows import GamePlayer
-from marl_verl_games.plan_path import WORDS, Board, PathGame, PlanPath, Size, moves_in, place
+from marl_verl_games.plan_path import WORDS, PathGame, PlanPath, Size, moves_in, place
 
 PLANNER, EXECUTOR, SOLO = "planner", "executor", "solo"
 NONE = "none"
@@ -68,7 +69,7 @@ class TinyPlanPath(PlanPath, DrawnTasks):
 
     def _reached(self, task: Task, planner: bool, executor: bool) -> bool:
         """Whether a team reaches the goal; `planner`, `executor`: whether that agent acts right or carelessly."""
-        board, at = Board.of(task), str(task.data["start"])
+        board, at = PathGame.of(task), str(task.data["start"])
         for _ in range(self.turns):
             plan = bee_line(at, board.goal if planner else str(task.data["landmark"]))
             if not plan or at == board.goal:
@@ -83,7 +84,7 @@ class TinyPlanPath(PlanPath, DrawnTasks):
         return [*cells(self.size), *WORDS, "at", "goal", "landmark", "blocked", "plan", NONE]
 
     def _demonstration(self, agent: str, task: Task, rng: random.Random, good: float) -> tuple[str, str] | None:
-        board = Board.of(task)
+        board = PathGame.of(task)
         at = rng.choice([cell for cell in cells(self.size) if cell not in board.walls and cell != board.goal])
         right = rng.random() < good
         plan = bee_line(at, board.goal if right else str(task.data["landmark"]))
@@ -109,7 +110,7 @@ def bee_line(at: str, to: str, most: int = 2) -> tuple[str, ...]:
     return tuple(moves)
 
 
-def around(board: Board, at: str, plan: Sequence[str]) -> str:
+def around(board: PathGame, at: str, plan: Sequence[str]) -> str:
     """The free move that ends nearest to the plan's target without walls; ties: the plan's first."""
     row, column = place(at)
     aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
@@ -142,7 +143,7 @@ def solo_sees(task: Task, at: str) -> str:
 
 def blocked(task: Task, at: str) -> str:
     """The moves blocked by a wall or the edge, in words."""
-    board = Board.of(task)
+    board = PathGame.of(task)
     return written([move for move in STEPS if board.beside(at, move) is None]) or NONE
 
 
@@ -193,7 +194,7 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
         return INVALID + (FAIL if over else 0.0)
     after, reward = _played(before, line.moves)
     if after.game.solved:
-        shortest = not before.refused and not after.refused and after.made == after.game.shortest
+        shortest = not before.refused and not after.refused and after.made == after.game.left(after.game.start)
         return reward + GOAL + (OPTIMAL if shortest else 0.0)
     return reward + (FAIL if over else 0.0)
 
@@ -205,8 +206,7 @@ def at_bee_line(task: Task, turn: Turn, episode: Episode) -> float:
     before, moves = executed(PathGame.of(task), lines[:number]).game, lines[number].moves
     if moves is None:
         return INVALID
-    free = PathGame(Board(before.board.size, frozenset(), before.cell, before.board.goal), before.cell)
-    after, reward = _played(Played(free), moves)
+    after, reward = _played(Played(replace(before, walls=frozenset())), moves)
     return reward + GOAL * after.game.solved
 
 
@@ -215,7 +215,8 @@ def _played(before: Played[PathGame], moves: tuple[str, ...]) -> tuple[Played[Pa
     after = play(before, moves)
     refused = len(after.refused)
     taken = after.made - before.made - refused
-    return after, before.game.left - after.game.left + STEP * taken + INVALID * refused
+    nearer = before.game.left(before.game.cell) - after.game.left(after.game.cell)
+    return after, nearer + STEP * taken + INVALID * refused
 
 
 @quick

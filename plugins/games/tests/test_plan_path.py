@@ -1,9 +1,11 @@
 """Plan-Path: boards, moves, the log of a team, task sets and the local reward."""
 
+from dataclasses import replace
+
 import pytest
 from marl_verl_games import log
 from marl_verl_games.game import Played, executed, play
-from marl_verl_games.plan_path import Board, PathGame, moves_in
+from marl_verl_games.plan_path import PathGame, moves_in
 from marl_verl_games.tiny_plan_path import (
     EXECUTOR,
     PAY,
@@ -21,7 +23,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Turn
 from marl_verl.errors import MarlError
 
 # a corridor around a wall: from c1 up to b1, a1, right, and down to c3 are six moves
-BOARD = Board(3, frozenset({"b2", "c2"}), start="c1", goal="c3")
+BOARD = PathGame(3, frozenset({"b2", "c2"}), start="c1", goal="c3", cell="c1")
 TASK = Task("corridor", "", {"size": 3, "walls": ["b2", "c2"], "start": "c1", "goal": "c3", "landmark": "a1"})
 
 
@@ -29,9 +31,9 @@ def test_a_walk_stops_at_walls_goes_on_from_there_and_ends_at_the_goal() -> None
     start = Played(PathGame.of(TASK))
     walk = play(start, ["R", "U", "D", "D", "L"])
     assert (walk.game.cell, walk.made, [move for move, _ in walk.refused]) == ("c1", 5, ["R", "D", "L"])
-    assert play(start, "UURRDDLL") == Played(PathGame(BOARD, "c3"), 6)
+    assert play(start, "UURRDDLL") == Played(replace(BOARD, cell="c3"), 6)
     assert [BOARD.left(cell) for cell in ("c1", "b1", "a2", "c3", "b2")] == [6, 5, 3, 0, 9]
-    assert BOARD.drawn("b1") == "...\n@#.\n.#G"
+    assert replace(BOARD, cell="b1").board() == "...\n@#.\n.#G"
 
 
 @pytest.mark.parametrize(("text", "found"), [("up right", ("U", "R")), ("go up", None), ("", None)])
@@ -48,17 +50,17 @@ def test_an_answer_that_is_no_log_is_refused(answer: object) -> None:
 def test_every_tiny_board_needs_both_agents_at_their_best() -> None:
     def reached(task: Task, planner: bool, executor: bool) -> bool:
         lines: list[log.Line] = []
-        board, start = Board.of(task), PathGame.of(task)
+        start = PathGame.of(task)
         for _ in range(4):
             at = executed(start, lines).game.cell
-            plan = bee_line(at, board.goal if planner else task.data["landmark"])
+            plan = bee_line(at, start.goal if planner else task.data["landmark"])
             if plan:
-                lines.append(log.Line(EXECUTOR, "moves", (around(board, at, plan) if executor else plan[0],)))
+                lines.append(log.Line(EXECUTOR, "moves", (around(start, at, plan) if executor else plan[0],)))
         return executed(start, lines).game.solved
 
     for task in TinyPlanPath().generate("test", 40, 0):
         assert [reached(task, *right) for right in ((True, True), (True, False), (False, True))] == [True, False, False]
-        assert 2 <= Board.of(task).left(task.data["start"]) <= 4
+        assert 2 <= PathGame.of(task).left(task.data["start"]) <= 4
 
 
 def acted(turn: int, agent: str, *lines: str, finished: bool = False) -> tuple[Turn, Episode]:
