@@ -2,18 +2,18 @@
 
 import dataclasses
 import itertools
-import random
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Interval
 
-from marl_verl import MarlError, Task
-from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, Played, StepGame, play
+from marl_verl import Task
+from marl_verl.tasks import Split
+from marl_verl_games.game import STEPS, GameTasks, Played, StepGame, play, puzzles
 
 Cell = tuple[int, int]
 MARKS = {"+": "#", "-": ".", "@": "B", "X": "O", "$": "*", "*": "@", "%": "+"}  # reasoning-gym's -> ours
+APART = 2  # in rows plus columns
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def _apart(cell: Cell, other: Cell) -> int:
 
 
 class SokobanTasks(GameTasks):
-    """Boards of Sokoban that can be solved; an answer is a `log`, with score 1 if it solves the board.
+    """Boards of Sokoban that can be solved; an answer is a `log`, with score 1 if it solves the board. Each box can be
+    given a goal of its own that is at least `APART` from it.
 
     Options:
         size: side of the board with its walls (5 to 10).
         boxes: number of boxes (1 to 4).
-        apart: minimum distance of a box to its goal, in rows plus columns; each box can be given a goal of its own so.
     """
 
     game = Sokoban
@@ -100,32 +100,17 @@ class SokobanTasks(GameTasks):
 
     size: Annotated[int, Interval(ge=5, le=10)] = 6
     boxes: Annotated[int, Interval(ge=1, le=4)] = 1
-    apart: Annotated[int, Interval(ge=0, le=8)] = 2
-
-    def __post_init__(self) -> None:
-        if self.apart > self.size:
-            raise MarlError("sokoban: apart must be at most size: the generator would search on")
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
-        """`count` different tasks. A board is in one split only, whatever the seed. MarlError if there are fewer."""
-        first = random.Random(f"sokoban {split} {seed}").randrange(1 << 29)
-        size, boxes = self.size, self.boxes
-        sides = {"min_w": size, "max_w": size, "min_h": size, "max_h": size}
-        import reasoning_gym  # seconds
+        sides = dict.fromkeys(("min_w", "max_w", "min_h", "max_h"), self.size)
+        return puzzles(self._task, "sokoban", count, split, seed, min_boxes=self.boxes, max_boxes=self.boxes, **sides)
 
-        made = reasoning_gym.create_dataset("sokoban", seed=first, min_boxes=boxes, max_boxes=boxes, **sides)
-        numbers = itertools.count()
-        return distinct(lambda: self._task(made[next(numbers)], split), count, split, "sokoban")
-
-    def _task(self, entry: dict[str, Any], split: Split) -> Task | None:
+    def _task(self, entry: Any) -> Task | None:
         lines = entry["metadata"]["gamestr"].splitlines()
         rows = ["".join(MARKS[mark] for mark in line.split()) for line in lines if line.strip()]
-        shown = " ".join(rows)
-        if held_out(f"sokoban {shown}", HELD_OUT) != (split == "test"):
-            return None
-        task = Task(f"sokoban {shown}", "\n".join(rows), {"game": "sokoban", "rows": rows})
+        task = Task(f"sokoban {' '.join(rows)}", "\n".join(rows), {"game": "sokoban", "rows": rows})
         game = Sokoban.of(task)
         pairs = (list(zip(game.boxes, goals, strict=True)) for goals in itertools.permutations(game.goals))
-        if not any(all(_apart(box, goal) >= self.apart for box, goal in pairing) for pairing in pairs):
+        if not any(all(_apart(box, goal) >= APART for box, goal in pairing) for pairing in pairs):
             return None
         return task if play(Played(game), entry["answer"] or "").game.solved else None
