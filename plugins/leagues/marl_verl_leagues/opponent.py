@@ -231,7 +231,6 @@ class Past:
         self.pools = {of: Pool(item, int(config.marl.run.seed)) for of, item in settings.items()}
         self.snapshots = {of: Snapshots.of(run, config, of) for of in settings}
         self._met: dict[str, dict[str, int]] = {}  # task of the step -> policy -> snapshot
-        self._shares: dict[str, float] = {}  # metrics of the last step's tasks
         self._seconds: dict[str, float] = {}  # of loading snapshots, since the last metrics
 
     def rounds(self, uids: Sequence[str]) -> list[tuple[dict[str, int], list[int]]]:
@@ -260,10 +259,6 @@ class Past:
             for of, step in self._met[report.uid].items():
                 for result in results(self._team, of, report):
                     self.pools[of].results[step].add(result)
-        self._shares = {}
-        for of, pool in self.pools.items():
-            met = [chosen[of] for chosen in self._met.values()]
-            self._shares |= {f"opponent/{of}/tasks/step_{step}": met.count(step) / len(met) for step in pool.results}
         self._met = {}
 
     def take(self, step: int) -> None:
@@ -279,12 +274,10 @@ class Past:
             self.snapshots[of].discard(pool.results)
 
     def metrics(self) -> dict[str, float]:
-        """Of each pool: its number of snapshots; of each snapshot: the win rate against it and the share of the step's
-        tasks that met it; and the seconds of loading, since the last call."""
-        values = self._shares | {f"seconds/{part}": seconds for part, seconds in self._seconds.items()}
+        """The win rate against each snapshot that was met, and the seconds of loading since the last call."""
+        values = {f"seconds/{part}": seconds for part, seconds in self._seconds.items()}
         self._seconds = {}
         for of, pool in self.pools.items():
-            values[f"opponent/{of}/snapshots"] = float(len(pool.results))
             played = {step: item for step, item in pool.results.items() if item.games}
             values |= {f"opponent/{of}/win_rate/step_{step}": item.win_rate for step, item in played.items()}
         return values
