@@ -5,7 +5,6 @@ import decimal
 import functools
 import hashlib
 import importlib
-import json
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -45,18 +44,13 @@ def arithmetic(text: str, *arguments: Any, **options: Any) -> Any:
     return parse_expr(text, *arguments, **options)
 
 
-@functools.cache
-def make_safe() -> None:
-    """Replace the parsers in reasoning-gym's modules and remove generators, also for `composite`; once in a process."""
-    for name in REMOVED:
-        del DATASETS[name]
-    for name in LITERALS:
-        vars(importlib.import_module(f"reasoning_gym.{name}"))["eval"] = ast.literal_eval
-    for name in ARITHMETIC:
-        vars(importlib.import_module(f"reasoning_gym.{name}"))["parse_expr"] = arithmetic
-
-
-make_safe()
+# Replace the parsers in reasoning-gym's modules and remove generators, also for `composite`.
+for _name in REMOVED:
+    del DATASETS[_name]
+for _name in LITERALS:
+    vars(importlib.import_module(f"reasoning_gym.{_name}"))["eval"] = ast.literal_eval
+for _name in ARITHMETIC:
+    vars(importlib.import_module(f"reasoning_gym.{_name}"))["parse_expr"] = arithmetic
 
 HELD_OUT = 4  # one question in four belongs to the test split
 CHUNK = 64  # entries per seed: some generators refuse a large size
@@ -102,7 +96,7 @@ class ReasoningGym(TaskSet):
     def score(self, task: Task, answer: Any) -> float:
         tagged, entry = extract_answer(answer), ast.literal_eval(task.data["entry"])
         try:
-            return float(self._made(1, 0).score_answer(answer.strip() if tagged is None else tagged, entry))
+            return float(self._scorer.score_answer(answer.strip() if tagged is None else tagged, entry))
         except Exception:  # noqa: BLE001  some parsers of generators raise on a wrong format
             return 0.0
 
@@ -116,17 +110,16 @@ class ReasoningGym(TaskSet):
                     entry = dataset[index]
                 yield entry
 
+    @functools.cached_property
+    def _scorer(self) -> Any:
+        return self._made(1, 0)
+
     def _made(self, size: int, seed: int) -> Any:
-        return _dataset(self.dataset, json.dumps(dict(self.config or {})), size, seed)
-
-
-@functools.lru_cache(maxsize=8)
-def _dataset(name: str, config: str, size: int, seed: int) -> Any:
-    options = json.loads(config)
-    with user_error(f"reasoning-gym '{name}' refuses marl.task.options.config", Exception):
-        if name == "composite":
-            options["datasets"] = [DatasetSpec(**spec) for spec in options.get("datasets", [])]
-        return reasoning_gym.create_dataset(name, size=size, seed=seed, **options)
+        options = dict(self.config or {})
+        with user_error(f"reasoning-gym '{self.dataset}' refuses marl.task.options.config", Exception):
+            if self.dataset == "composite":
+                options["datasets"] = [DatasetSpec(**spec) for spec in options.get("datasets", [])]
+            return reasoning_gym.create_dataset(self.dataset, size=size, seed=seed, **options)
 
 
 @contextmanager
