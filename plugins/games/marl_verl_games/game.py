@@ -18,10 +18,10 @@ HELD_OUT = 10  # one task in ten
 
 
 class Game(Protocol):
-    """A state of a game; it does not change."""
+    """A state of a game; it does not change. By default its moves are steps of one cell."""
 
     rules: ClassVar[str]  # as agents see them
-    example: ClassVar[str]  # a list of moves in the right format
+    example: ClassVar[str] = '["U", "R"]'  # a list of moves in the right format
     most_moves: ClassVar[int] = 10_000  # after so many, refused ones included, the game is over
     only_moves: ClassVar[bool] = False  # whether a program's list with anything else than moves counts as none
 
@@ -37,25 +37,15 @@ class Game(Protocol):
 
     def drawn(self) -> str: ...
 
-    def legal(self) -> str: ...
-
-    def move(self, word: str) -> str | None:
-        """The move that a word means, or None."""
-
-    def after(self, move: str) -> Self | str:
-        """The state after a move of the game, or why it is refused."""
-
-
-class StepGame(Game, Protocol):
-    """A game whose moves are steps of one cell."""
-
-    example: ClassVar[str] = '["U", "R"]'
-
     def legal(self) -> str:
         return ", ".join(move for move in STEPS if not isinstance(self.after(move), str))
 
     def move(self, word: str) -> str | None:
+        """The move that a word means, or None."""
         return word if word in STEPS else None
+
+    def after(self, move: str) -> Self | str:
+        """The state after a move of the game, or why it is refused."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from marl_verl_tiny.grid import cells, distances, neighbours
 
 from marl_verl import Task
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games.game import HELD_OUT, STEPS, GameTasks, StepGame
+from marl_verl_games.game import HELD_OUT, STEPS, Game, GameTasks
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 
@@ -27,7 +27,7 @@ def place(cell: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class PathGame(StepGame):
+class PathGame(Game):
     """A board and the cell of the team. Cells are named by a letter for the row and a number for the column, "a1" at
     the top left."""
 

@@ -9,7 +9,7 @@ from annotated_types import Interval
 
 from marl_verl import Task
 from marl_verl.tasks import Split
-from marl_verl_games.game import STEPS, GameTasks, Played, StepGame, play, puzzles
+from marl_verl_games.game import STEPS, Game, GameTasks, Played, play, puzzles
 
 Cell = tuple[int, int]
 MARKS = {"+": "#", "-": ".", "@": "B", "X": "O", "$": "*", "*": "@", "%": "+"}  # reasoning-gym's -> ours
@@ -17,7 +17,7 @@ APART = 2  # in rows plus columns
 
 
 @dataclass(frozen=True)
-class Sokoban(StepGame):
+class Sokoban(Game):
     """A board; cells are (row, column) from 0."""
 
     size: int
