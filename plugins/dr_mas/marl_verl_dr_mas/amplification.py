@@ -13,7 +13,7 @@ MAS, arXiv 2602.08847. README.md says what the terms mean. The second moment of 
 
 import numpy as np
 
-from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, RowTable, combine, group_mean
+from marl_verl.algo.advantage import AdvantageResult, FloatArray, IntArray, RowTable
 from marl_verl.algo.algorithms import Metric
 
 
@@ -25,35 +25,24 @@ class Amplification(Metric):
 
     def of_rows(self, table: RowTable, result: AdvantageResult) -> dict[str, float]:
         rows = np.flatnonzero((result.group >= 0) & ~table.untrained)
-        reward, task, agent = result.reward[rows], table.uid.codes[rows], table.role.codes[rows]
-        moments = _by_agent(result.advantage[rows] ** 2, reward, task, agent)
+        task, agent = table.uid.codes[rows], table.role.codes[rows]
         values: dict[str, float] = {}
-        for code, (spread, shift) in amplification(reward, task, agent).items():
+        terms = amplification(result.reward[rows], result.advantage[rows], task, agent)
+        for code, (spread, shift, moment) in terms.items():
             name = f"agent/{table.role.names[code]}"
-            values |= {f"{name}/amplification": spread + shift, f"{name}/second_moment": moments[code]}
+            values |= {f"{name}/amplification": spread + shift, f"{name}/second_moment": moment}
             values |= {f"{name}/amplification/spread": spread, f"{name}/amplification/shift": shift}
         return values
 
 
-def amplification(reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, tuple[float, float]]:
-    """Agent -> the terms (spread, shift) of its factor, from [n] rewards and ids; agents whose tasks all have equal
-    rewards only are missing."""
-    mean, own = _mean(reward, task), _mean(reward, agent, task)
-    variance = np.maximum(_mean((reward - mean) ** 2, task), np.finfo(float).tiny)  # 0 counts nowhere
-    spread = _by_agent((reward - own) ** 2 / variance, reward, task, agent)
-    shift = _by_agent((own - mean) ** 2 / variance, reward, task, agent)
-    return {code: (spread[code], shift[code]) for code in spread}
-
-
-def _mean(values: FloatArray, *ids: IntArray) -> FloatArray:
-    """[n] the mean of the rows with the same ids."""
-    group = combine(ids, len(values))
-    return group_mean(values, group)[group]
-
-
-def _by_agent(values: FloatArray, reward: FloatArray, task: IntArray, agent: IntArray) -> dict[int, float]:
-    """Agent -> mean over its tasks with different rewards of the mean of [n] values in the task."""
-    means, kept = _mean(values, agent, task), _mean((reward - _mean(reward, task)) ** 2, task) > 0
-    first = np.unique(combine([agent, task], len(reward)), return_index=True)[1]  # a row of each agent in each task
-    first = first[kept[first]]
-    return {int(code): float(means[first[agent[first] == code]].mean()) for code in np.unique(agent[first])}
+def amplification(reward: FloatArray, advantage: FloatArray, task: IntArray, agent: IntArray) -> dict[int, list[float]]:
+    """Agent -> the terms (spread, shift) of its factor, and its second moment, from [n] rewards, advantages and ids;
+    agents whose tasks all have equal rewards only are missing."""
+    terms: dict[int, list[tuple[float, float, float]]] = {}
+    for rows in (np.flatnonzero(task == code) for code in np.unique(task)):
+        mean, variance = reward[rows].mean(), reward[rows].var()
+        for code in np.unique(agent[rows]) if np.ptp(reward[rows]) else ():
+            own = rows[agent[rows] == code]
+            spread, shift = reward[own].var() / variance, (reward[own].mean() - mean) ** 2 / variance
+            terms.setdefault(int(code), []).append((spread, shift, (advantage[own] ** 2).mean()))
+    return {code: np.mean(values, axis=0).tolist() for code, values in terms.items()}
