@@ -31,7 +31,7 @@ def case(policies: dict[str, Any], pools: Any = None, **trainer: int) -> tuple[D
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 2}}},
         "ray_kwargs": {"ray_init": {"num_cpus": None}},
     }
-    return OmegaConf.create(config, flags={"struct": True}), read_team(marl)  # as Hydra does
+    return OmegaConf.create(config), read_team(marl)
 
 
 @pytest.fixture

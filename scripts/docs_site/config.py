@@ -15,7 +15,7 @@ from marl_verl_tiny.model import TinyModel
 
 from docs_site.commands import cell
 from marl_verl.config import compose, schema
-from marl_verl.config.verl_keys import ALLOWED, PASS, verdict
+from marl_verl.config.verl_keys import ALLOWED, PASS, verdict, verl_configs
 from marl_verl.options import in_words
 from marl_verl.team import AgentConfig, Endpoint, PolicyConfig, Sampling
 
@@ -147,7 +147,7 @@ def _yaml(value: Any) -> str:
 
 def of_verl() -> list[Key]:
     """The keys of verl that have an effect on a team. Meanings are verl's own comments."""
-    folder = next(path for path in compose.search_path() if (path / "ppo_trainer.yaml").is_file())
+    folder = verl_configs()
     meanings: dict[str, str] = {}
     for name, sections in VERL.items():
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
