@@ -133,15 +133,15 @@ def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.Monke
     assert OmegaConf.select(config, f"actor_rollout_ref.{key}") == "sdpa"
 
 
-@pytest.mark.parametrize("recipe", ["quickstart/inventory", "mars2/cpu", "teams/lora"])
-def test_a_recipe_is_what_hydra_composes(recipe: str) -> None:
-    """Its file is merged over defaults that are composed once."""
-    path = QUICKSTART.parent / f"{recipe}.yaml"
-    (policy, *_) = OmegaConf.load(path).marl.policies
-    lines = [f"++marl.policies.{policy}.frozen=true", "+marl.agents.extra={policy: one}", "~marl.sampler.options"]
-    lines += ["++actor_rollout_ref.rollout.engine_kwargs.vllm.max_loras=2", "++trainer.total_training_steps=7"]
-    search = ",".join(f"'file://{folder}'" for folder in (composing.HERE, verl_configs()))
-    for overrides in ([], lines):
-        with initialize_config_dir(config_dir=str(path.parent), version_base=None):
-            whole = hydra_compose(path.stem, [f"hydra.searchpath=[{search}]", "hardware=cpu", *overrides])
-        assert compose(path, overrides, hardware="cpu") == whole
+def test_defaults_and_overrides_are_those_of_hydra() -> None:
+    lines = ["++trainer.total_training_steps=7", "+ray_kwargs.ray_init.extra={a: [1, b]}", "~trainer.logger"]
+    lines += [
+        "++actor_rollout_ref.actor.optim={lr: 1e-3}",
+        "++data.shuffle=null",
+        "++trainer.test_freq='${trainer.save_freq}'",
+    ]
+    config = composing.read_config(verl_configs() / composing.COMPOSED_BY_VERL)
+    for change in composing.parse_overrides(lines):
+        composing._apply(config, change)
+    with initialize_config_dir(config_dir=str(verl_configs()), version_base=None):
+        assert hydra_compose("ppo_trainer", lines) == {"model_engine": "dp", **config}

@@ -1,4 +1,4 @@
-"""Compose a recipe and overrides over verl's Hydra config, and check every key and value."""
+"""Merge a recipe and overrides over verl's config, and check every key and value."""
 
 import functools
 import os
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -16,13 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
-from marl_verl.config.schema import marl_of
-from marl_verl.config.stored import BACKEND, copied
+from marl_verl.config.schema import defaults, marl_of
+from marl_verl.config.stored import BACKEND, copied, read_config
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
 from marl_verl.errors import MarlError, check_file, check_known, shown, user_error
 from marl_verl.options import check_type
 
 HERE = Path(__file__).parent
+COMPOSED_BY_VERL = "_generated_ppo_trainer.yaml"
 
 
 def attention(dtype: str) -> str:
@@ -42,11 +41,9 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     recipe or override.
     """
     changes = parse_overrides(overrides)
-    folders = {path.name for place in (HERE, verl_configs()) for path in place.iterdir() if path.is_dir()}
-    # each selects a whole file of verl's config, e.g. model_engine=megatron
-    groups = [str(change.input_line) for change in changes if change.key_or_group in folders]
-    if not any(line.startswith("hardware=") for line in groups):
-        groups.insert(0, f"hardware={hardware or ('gpu' if has_accelerator() else 'cpu')}")
+    chosen = [str(change.value()) for change in changes if change.key_or_group == "hardware"]
+    machine = (chosen or [hardware or ("gpu" if has_accelerator() else "cpu")])[-1]
+    check_known("hardware", machine, ("cpu", "gpu"))
     with user_error(
         f"recipe {shown(str(recipe))} cannot be read", OSError, ValueError, yaml.YAMLError, OmegaConfBaseException
     ):
@@ -54,10 +51,10 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
         content = OmegaConf.load(recipe)
         if not isinstance(content, DictConfig) or content.pop("defaults", None) != ["marl_trainer", "_self_"]:
             raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
-        config = copied(_base(*groups))
+        config = copied(_base(machine))
         config.merge_with(content)
     for change in changes:
-        if change.key_or_group not in folders:
+        if change.key_or_group != "hardware":
             _apply(config, change)
     _check(config)
     return config
@@ -122,7 +119,7 @@ def defaults_of(config: DictConfig) -> Any:
 
 @functools.cache
 def _defaults(hardware: str) -> Any:
-    config = copied(_base(f"hardware={hardware}"))
+    config = copied(_base(hardware))
     for key, default in ADDED.items():
         if OmegaConf.select(config, key) is None:
             OmegaConf.update(config, key, default, force_add=True)
@@ -130,14 +127,8 @@ def _defaults(hardware: str) -> Any:
 
 
 @functools.cache
-def _base(*groups: str) -> DictConfig:
-    """What recipes extend: our defaults over verl's, with a choice of groups."""
-    search = f"file://{verl_configs()}".replace("'", r"\'")
-    try:
-        with initialize_config_dir(config_dir=str(HERE), version_base=None):
-            config = hydra_compose("marl_trainer", overrides=[f"hydra.searchpath=['{search}']", *groups])
-    except (HydraException, OmegaConfBaseException) as error:
-        message = " ".join(str(error).split()).partition(" Config search path:")[0][:500]
-        raise MarlError(f"verl's config with {' '.join(groups)}: {message}") from error
-    OmegaConf.set_struct(config, False)
-    return config
+def _base(hardware: str) -> DictConfig:
+    """What recipes extend: our defaults for a CPU or a GPU over verl's, which its package has composed."""
+    files = verl_configs() / COMPOSED_BY_VERL, HERE / "hardware" / f"{hardware}.yaml", HERE / "marl_trainer.yaml"
+    verls, *ours = map(read_config, files)
+    return OmegaConf.merge({"model_engine": "dp"}, verls, {"marl": defaults()}, *ours)  # type: ignore[return-value]

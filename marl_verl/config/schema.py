@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from annotated_types import Gt, Interval
-from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig
 
 from marl_verl.config.stored import marl_section
@@ -240,6 +239,3 @@ def defaults() -> dict[str, Any]:
     for key in (*SET_BY_RUN, "repeatable"):  # hardware/*.yaml sets repeatable
         del section["run"][key]
     return section
-
-
-ConfigStore.instance().store(name="marl_defaults", node={"marl": defaults()})
