@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,10 @@ def _export(run: WithPlugin, output: Path, *arguments: str) -> str:
 def exported(five: WithPlugin, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Kind of export -> its folder, of checkpoint 3, of which the servers had the weights in step 4."""
     folder = tmp_path_factory.mktemp("exported")
-    for kind, agent in AGENT.items():
-        printed = _export(five, folder / kind, "--policy", POLICY[agent], "--step", "3")
-        assert "of step 3 as" in printed
-        assert kind in printed
+    words = {kind: ("--policy", POLICY[agent], "--step", "3") for kind, agent in AGENT.items()}
+    with ThreadPoolExecutor() as pool:
+        printed = [*pool.map(lambda kind: _export(five, folder / kind, *words[kind]), AGENT)]
+    assert all("of step 3 as" in text and kind in text for kind, text in zip(AGENT, printed, strict=True))
     return {path.name: path for path in folder.iterdir()}
 
 
