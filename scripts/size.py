@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code, and never raise it.
 LIMITS = {
-    "lines of the core": (16_300, 18_000),
+    "lines of the core": (16_290, 18_000),
     "raises per 1,000 lines of the core": (10.5, 12),
     "lines of distributions": (22_610, 17_000),
     "lines of tests": (31_590, 32_000),

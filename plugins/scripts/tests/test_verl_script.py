@@ -173,7 +173,7 @@ def recipe(*overrides: str) -> dict[str, Any]:
         ("algorithm.adv_estimator=grop", r"unknown algorithm\.adv_estimator 'grop': did you mean 'grpo'"),
         ("algorithm.use_kl_in_reward=True", r"actor\.use_kl_loss=true"),
         ("actor_rollout_ref.actor.ppo_micro_batch_size=64", "set ppo_micro_batch_size_per_gpu"),
-        ("actor@actor_rollout_ref.actor=megatron_actor", "unknown key 'actor_rollout_ref.actor.optim"),
+        ("actor@actor_rollout_ref.actor=megatron_actor", "unknown key 'actor': did you mean 'actor_rollout_ref'"),
         ("model_engine=megatron", "policies are trained by verl's FSDP engine"),
         ("+data.max_promt_length=3", "did you mean 'max_prompt_length'"),
         ("train.parquet", "is not of the form key=value"),
