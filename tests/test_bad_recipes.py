@@ -46,7 +46,7 @@ def test_a_recipe_file_is_refused_at_once(content: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["x='" + "a" * 30_000, "trainer.test_freq=[", "~marl", "+hydra.run.dir=x", "hardware=tpu"]
+    "line", ["x='" + "a" * 30_000, "trainer.test_freq=[", "~marl", "+hydra.run.dir=x", "hardware=tpu", "data.seed=1,2"]
 )
 def test_an_override_is_refused_at_once(line: str) -> None:
     Path("team.yaml").write_text(TEXT)

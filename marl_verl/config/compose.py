@@ -109,6 +109,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
             changes.append(OverridesParser.create().parse_override(line))
         except (HydraException, ValueError, RecursionError) as error:  # also a number of thousands of digits
             raise MarlError(f"{shown(line, 200)} is not of the form key=value, e.g. trainer.test_freq=20") from error
+        if changes[-1].is_sweep_override():
+            raise MarlError(f"{shown(line, 200)} has several values: a list is key=[value, value]")
     return changes
 
 
