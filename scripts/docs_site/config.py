@@ -153,7 +153,7 @@ def of_verl() -> list[Key]:
         text = (folder / f"{name}.yaml").read_text(encoding="utf-8")
         for section in sections:
             meanings |= {path: meaning for path, meaning, _ in explained(text, section) if meaning}
-    defaults = dict(_leaves(yaml.safe_load((folder / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8"))))
+    defaults = dict(_leaves(yaml.safe_load((folder / compose.COMPOSED_BY_VERL).read_text(encoding="utf-8"))))
     trainer = yaml.safe_load(TRAINER.read_text(encoding="utf-8"))
     defaults |= {path: value for path, value in _leaves(trainer) if path.partition(".")[0] in VERL_SECTIONS}
     return [

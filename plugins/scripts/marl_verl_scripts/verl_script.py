@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from marl_verl.config.compose import parse_overrides
+from marl_verl.config.compose import COMPOSED_BY_VERL, parse_overrides
 from marl_verl.config.hardware import has_accelerator
 from marl_verl.config.verl_keys import OPEN, PASS, VERDICTS, expanded, key_paths, verdict, verl_configs
 from marl_verl.errors import MarlError, check_known
@@ -318,5 +318,5 @@ def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
 @functools.cache
 def verl_defaults() -> dict[str, Any]:
     """Every key and section of verl's own config -> its default, in which an interpolation is a text."""
-    text = (verl_configs() / "_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    text = (verl_configs() / COMPOSED_BY_VERL).read_text(encoding="utf-8")
     return dict(key_paths(yaml.safe_load(text)))
