@@ -3,6 +3,7 @@
 import importlib
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marl_verl.backend.protocol import Backend, Host, endpoints, reported
+from marl_verl.backend.verl import forked_workers
 from marl_verl.backend.verl.watch import QUEUE, Watch, queue_actors
 from marl_verl.config.hardware import cpu_run, on_gpu, ray_address
 from marl_verl.config.placement import check_cpus, check_room, pools_of, ray_cpus
@@ -51,6 +53,11 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
     else:
         for name, value in (LOOPBACK | RAY).items():
             os.environ.setdefault(name, value)
+        if cpu_run():
+            # set here because importing verl's function takes seconds; its other variables are for GPUs
+            os.environ["VLLM_LOGGING_LEVEL"] = "WARN"
+            if sys.platform == "linux":
+                forked_workers.start(f"{os.environ[SCRATCH_VARIABLE]}/forks")
     import ray
 
     if not ray_address(config):  # a plugin may have imported Ray before its variable was set
@@ -124,8 +131,6 @@ def start_ray(config: Any) -> None:
         cpus = max(os.cpu_count() or 1, ray_cpus(config, pools))
         options["num_cpus"] = options.get("num_cpus") or cpus  # logical: more than there are do no harm
         if cpu_run():
-            # set here because importing verl's function takes seconds; its other variables are for GPUs
-            os.environ["VLLM_LOGGING_LEVEL"] = "WARN"
             options.setdefault("num_gpus", sum(pool.size for pool in pools))
         else:
             from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
