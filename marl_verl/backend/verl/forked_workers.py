@@ -7,6 +7,7 @@ has started for a fork and stays, as Ray's child, until the fork has ended. Uses
 """
 
 import ctypes
+import functools
 import gc
 import json
 import os
@@ -16,8 +17,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partialmethod
 from importlib import import_module
+from types import SimpleNamespace
 
 ADDRESS = "MARL_VERL_FORKS"
 """Variable with the path of the socket on which the process takes requests."""
@@ -35,7 +36,7 @@ def start(path: str) -> None:
         subprocess.Popen([sys.executable, "-P", "-c", code], pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
     os.environ[ADDRESS] = path
     parameters = import_module("ray._private.parameter").RayParams
-    parameters.__init__ = partialmethod(parameters.__init__, setup_worker_path=__file__)
+    parameters.__init__ = functools.partialmethod(parameters.__init__, setup_worker_path=__file__)
 
 
 def serve(descriptor: int) -> None:
@@ -54,11 +55,10 @@ def serve(descriptor: int) -> None:
         environment = request["environment"]
         os.environ.clear()
         os.environ.update(environment | set_by_imports)
-        for name in WITH_RAY:
-            import_module(f"marl_verl.backend.verl.{name}")
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
+        import_with_ray()
         gc.collect()
         gc.freeze()  # a collection would write to the pages of all objects
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
         if not os.fork():
             break
         for descriptor in (*streams, client.detach()):
@@ -71,6 +71,29 @@ def serve(descriptor: int) -> None:
         os.close(stream)
     client.sendall(b"1")
     become(request["arguments"])
+
+
+@functools.cache
+def import_with_ray() -> None:
+    """Import what imports Ray, without a use of Ray's generator of random ids: forks of a used one repeat its ids."""
+    actor = import_module("ray.actor")
+    kind = actor.ActorClassID
+    actor.ActorClassID = SimpleNamespace(from_random=lambda: kind(os.urandom(kind.size())))  # of every class of actors
+    for name in WITH_RAY:
+        import_module(f"marl_verl.backend.verl.{name}")
+    actor.ActorClassID = kind
+    if id_of_a_fork() == id_of_a_fork():
+        raise RuntimeError("an import has used Ray's generator of random ids: workers cannot be forks")
+
+
+def id_of_a_fork() -> bytes:
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.write(writing, import_module("ray").UniqueID.from_random().binary())
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as file:
+        return file.read()
 
 
 def become(arguments: Sequence[str]) -> None:
