@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
 from marl_verl.config.schema import defaults, marl_of
-from marl_verl.config.stored import BACKEND, copied, read_config
+from marl_verl.config.stored import BACKEND, copied, read_config, read_yaml
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
 from marl_verl.errors import MarlError, check_file, check_known, shown, user_error
 from marl_verl.options import check_type
@@ -48,7 +48,7 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
         f"recipe {shown(str(recipe))} cannot be read", OSError, ValueError, yaml.YAMLError, OmegaConfBaseException
     ):
         check_file("recipe file", recipe, "*.yaml")
-        content = OmegaConf.load(recipe)
+        content = OmegaConf.create(read_yaml(recipe) or {})
         if not isinstance(content, DictConfig) or content.pop("defaults", None) != ["marl_trainer", "_self_"]:
             raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
         config = copied(_base(machine))

@@ -14,17 +14,23 @@ from marl_verl.errors import MarlError, check, missing, user_error
 from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
 
-FAST: Any = type("Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})  # Python's is quadratic in the depth
-FAST.yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers  # 1e-3 is a number, as in OmegaConf
+LOADER: Any = get_yaml_loader()  # refuses a key that is there twice; 1e-3 is a number
+if hasattr(yaml, "CSafeLoader"):  # the parser in Python is slow, and quadratic in the depth
+    LOADER = type("Loader", (yaml.CSafeLoader, LOADER), {})
 BACKEND = "marl.run.backend"
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
 
 
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file. Raises OSError, ValueError, RecursionError or YAMLError."""
+    return yaml.load(read_text(path, MOST_DOCUMENT), Loader=LOADER)
+
+
 def read_config(path: Path) -> DictConfig:
     """Read a config that a run has stored. MarlError if it cannot be read, or is no config."""
     with user_error(f"'{path}' cannot be read", OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError):
-        config = OmegaConf.create(yaml.load(read_text(path, MOST_DOCUMENT), Loader=FAST))
+        config = OmegaConf.create(read_yaml(path))
     if not isinstance(config, DictConfig):
         raise MarlError(f"'{path}' is not the config of a run")
     return config

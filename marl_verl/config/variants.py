@@ -8,7 +8,7 @@ shared:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from marl_verl.errors import check_known
 
@@ -27,10 +27,9 @@ def variants_of(recipe: Path) -> dict[str, Variant]:
     table, variants = recipe.parent / TABLE, dict[str, Variant]()
     if recipe.is_dir() or not table.is_file():
         return {}
-    from omegaconf import OmegaConf  # here: it takes time, and most commands do not need it
+    from marl_verl.config.stored import read_yaml  # here: OmegaConf takes time, and most commands do not need it
 
-    content: Any = OmegaConf.to_container(OmegaConf.load(table))  # which refuses a key that is there twice
-    for name, entry in content.items():
+    for name, entry in read_yaml(table).items():
         lists = entry["overrides"]
         lists = {recipe.stem: lists} if isinstance(lists, list) else lists
         lists = [lines for recipes, lines in lists.items() if recipe.stem in recipes.split(", ")]

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from typing import Annotated, Any, Literal
@@ -102,7 +103,12 @@ class TinyModel(Shape):
         return f"tiny {self.family} model, {self.steps} warm-up steps"
 
     def folder(self, cache: Path | None = None) -> Path:
-        """Where it is in the cache; it need not exist. The name ends with a hash of all inputs of the weights."""
+        """Where it is in the cache; it need not exist."""
+        return (cache or default_cache()) / "tiny" / self.folder_name
+
+    @cached_property
+    def folder_name(self) -> str:
+        """It ends with a hash of all inputs of the weights."""
         teacher, described = self.teacher(), asdict(self)
         if self.family == "qwen3":  # keeps the names of caches from before the key existed
             del described["family"]
@@ -114,7 +120,7 @@ class TinyModel(Shape):
         }
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([self.task, *self.agents]))
-        return (cache or default_cache()) / "tiny" / f"{name}-{digest}"
+        return f"{name}-{digest}"
 
     def teacher(self) -> Any:
         """The task set with the demonstrations. MarlError: it has none."""
