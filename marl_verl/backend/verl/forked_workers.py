@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from types import SimpleNamespace
+from typing import Any
 
 ADDRESS = "MARL_VERL_FORKS"
 """Variable with the path of the socket on which the process takes requests."""
@@ -76,7 +77,7 @@ def serve(descriptor: int) -> None:
 @functools.cache
 def import_with_ray() -> None:
     """Import what imports Ray, without a use of Ray's generator of random ids: forks of a used one repeat its ids."""
-    actor = import_module("ray.actor")
+    actor: Any = import_module("ray.actor")
     kind = actor.ActorClassID
     actor.ActorClassID = SimpleNamespace(from_random=lambda: kind(os.urandom(kind.size())))  # of every class of actors
     for name in WITH_RAY:

@@ -112,12 +112,8 @@ class TinyModel(Shape):
         teacher, described = self.teacher(), asdict(self)
         if self.family == "qwen3":  # keeps the names of caches from before the key existed
             del described["family"]
-        content = {
-            "recipe": RECIPE,
-            "spec": described,
-            "vocabulary": teacher.vocabulary(),
-            "demonstrations": [teacher.demonstrations(agent, SAMPLE, self.seed, self.good) for agent in self.agents],
-        }
+        content: dict[str, Any] = {"recipe": RECIPE, "spec": described, "vocabulary": teacher.vocabulary()}
+        content["demonstrations"] = [teacher.demonstrations(name, SAMPLE, self.seed, self.good) for name in self.agents]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([self.task, *self.agents]))
         return f"{name}-{digest}"
