@@ -56,10 +56,7 @@ def serve(descriptor: int) -> None:
         environment = request["environment"]
         os.environ.clear()
         os.environ.update(environment | set_by_imports)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for forks
-        import_with_ray()
-        gc.collect()
-        gc.freeze()  # a collection would write to the pages of all objects
+        prepare()
         if not os.fork():
             break
         for descriptor in (*streams, client.detach()):
@@ -75,19 +72,24 @@ def serve(descriptor: int) -> None:
 
 
 @functools.cache
-def import_with_ray() -> None:
-    """Import what imports Ray, without a use of Ray's generator of random ids: forks of a used one repeat its ids."""
+def prepare() -> None:
+    """Before the first fork, import what imports Ray, without a use of Ray's generator of random ids: forks of a used
+    one repeat its ids."""
     actor: Any = import_module("ray.actor")
     kind = actor.ActorClassID
     actor.ActorClassID = SimpleNamespace(from_random=lambda: kind(os.urandom(kind.size())))  # of every class of actors
     for name in WITH_RAY:
         import_module(f"marl_verl.backend.verl.{name}")
     actor.ActorClassID = kind
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to the pages of all objects
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system removes forks that have ended
     if id_of_a_fork() == id_of_a_fork():
         raise RuntimeError("an import has used Ray's generator of random ids: workers cannot be forks")
 
 
 def id_of_a_fork() -> bytes:
+    """A random id of Ray's that a fork has made; empty if the fork failed."""
     reading, writing = os.pipe()
     if not os.fork():
         os.write(writing, import_module("ray").UniqueID.from_random().binary())
