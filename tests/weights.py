@@ -8,7 +8,7 @@ from typing import Any
 from marl_verl_inspect import export
 from safetensors.torch import load_file
 
-from marl_verl.config.stored import read_config
+from marl_verl.config.stored import read_yaml
 from marl_verl.files import read_json
 from marl_verl.models.count import model_folder
 from marl_verl.run.checkpoint import folders
@@ -19,7 +19,7 @@ def change(run: Path, policy: str) -> float:
     saved = Path((folders.complete(run / "checkpoints") or [run])[-1], "policies", policy)
     if not saved.is_dir():
         return 0.0
-    model = model_folder(read_config(run / "config.yaml").policies[policy].actor_rollout_ref.model.path)
+    model = model_folder(read_yaml(run / "config.yaml")["policies"][policy]["actor_rollout_ref"]["model"]["path"])
     assert model is not None
     before, now = load_file(model / "model.safetensors"), export.assembled(saved)
     moved = [now[name] - tensor for name, tensor in before.items() if name in now]

@@ -46,30 +46,26 @@ MOVED = "no_deepcopy_set_nodes"  # OmegaConf's flag: sections of another config 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     """The resolved config for the trainer. MarlError where it cannot be resolved, or is incompatible with a loss."""
     with user_error("config cannot be resolved", OmegaConfBaseException):
-        # loss -> (a copy of the config with its settings, in which each policy's section is resolved; the section)
-        copies: dict[str, tuple[DictConfig, Any]] = {}
+        copies: dict[str, DictConfig] = {}  # loss -> a copy of the config with its settings
         policies = OmegaConf.create({})
         for pool in pools_of(config, team):
             for name in pool.policies:
                 called, loss = loss_of(team, name)
                 if called not in copies:
-                    whole = with_loss(config, called, loss)
-                    copies[called] = whole, OmegaConf.to_container(whole.actor_rollout_ref)
+                    copies[called] = with_loss(config, called, loss)
                 with flag_override(policies, MOVED, True):
-                    policies[name] = _policy(*copies[called], team, name, pool)
+                    policies[name] = _policy(copied(copies[called]), team, name, pool)
         check_shared_base(policies, team)
         for name, policy in team.policies.items():
             if policy.teacher is not None:
                 policy.teacher.serve(name, policies)
         critics = _critics(config, team, policies)
-        whole = next(iter(copies.values()))[0] if copies else copied(config)
+        whole = next(iter(copies.values())) if copies else copied(config)
         if policies:
-            for key in ("n_gpus_per_node", "nnodes"):
-                whole.trainer[key] = config.trainer[key]
             # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
             names = [str(name) for name in policies]
             first = policies[next((name for name in names if team.policies[name].trained), names[0])]
-            whole.actor_rollout_ref = OmegaConf.to_container(first.actor_rollout_ref)
+            whole.actor_rollout_ref = first.actor_rollout_ref
             # validation and endpoints use the team's sampling settings, not the first policy's
             for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
                 whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
@@ -91,7 +87,7 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
                 problem = f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}"
                 raise MarlError(f"{problem}: leave it out, or {instead}")
     whole = copied(config)
-    whole.actor_rollout_ref.actor = OmegaConf.merge(whole.actor_rollout_ref.actor, dict(loss.actor))
+    override(whole.actor_rollout_ref.actor, loss.actor)
     whole.algorithm.rollout_correction = correction = OmegaConf.merge(
         _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
     )
@@ -128,13 +124,13 @@ def check_policy(config: DictConfig, policy: str, name: str, loss: Loss) -> Iter
         yield f"{message}: set another loss_mode, and the correction in {CORRECTION}"
 
 
-def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
-    """The resolved sections that the trainer merges over the whole config for a policy. Its section is written into
-    `whole`, a config with the settings of its loss, whose `actor_rollout_ref` was `section`, not resolved."""
+def _policy(whole: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[str, Any]:
+    """The resolved sections that the trainer merges over the whole config for a policy, made in `whole`, a copy of the
+    config with the settings of its loss."""
     policy = team.policies[name]
     whole.trainer.n_gpus_per_node, whole.trainer.nnodes = pool.gpus, pool.nodes
-    whole.actor_rollout_ref = merged(section, policy.override)
     part = whole.actor_rollout_ref
+    override(part, policy.override)
     part.model.path = located(part.model.path)
     part.rollout.name = rollout_name(name)
     part.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
@@ -171,13 +167,14 @@ def _policy(whole: DictConfig, section: Mapping[str, Any], team: TeamConfig, nam
     }
 
 
-def merged(section: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """A section with the values of an override, of mappings only the keys that it has."""
-    result = dict(section)
-    for key, value in override.items():
-        old = result.get(key)
-        result[key] = merged(old, value) if isinstance(value, Mapping) and isinstance(old, Mapping) else value
-    return result
+def override(section: DictConfig, values: Mapping[str, Any]) -> None:
+    """Set the values of a section, of mappings only the keys that they have."""
+    for key, value in values.items():
+        old = None if OmegaConf.is_interpolation(section, key) else section.get(key)
+        if isinstance(value, Mapping) and isinstance(old, DictConfig):
+            override(old, value)
+        else:
+            section[key] = value
 
 
 def use_adapter(actor_rollout_ref: DictConfig) -> None:

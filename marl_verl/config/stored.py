@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
-from omegaconf._utils import get_yaml_loader
+from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.errors import MarlError, check, missing, user_error
@@ -15,8 +15,9 @@ from marl_verl.files import MOST_DOCUMENT, check_run_directory, read_text
 from marl_verl.team import TeamConfig, read_team
 
 LOADER: Any = get_yaml_loader()  # refuses a key that is there twice; 1e-3 is a number
+DUMPER: Any = get_omega_conf_dumper()
 if hasattr(yaml, "CSafeLoader"):  # the parser in Python is slow, and quadratic in the depth
-    LOADER = type("Loader", (yaml.CSafeLoader, LOADER), {})
+    LOADER, DUMPER = type("Loader", (yaml.CSafeLoader, LOADER), {}), type("Dumper", (yaml.CDumper, DUMPER), {})
 BACKEND = "marl.run.backend"
 COMPOSED = "composed.yaml"
 """The config before policies and interpolations are resolved: overrides of a resumed run apply to it."""
@@ -25,6 +26,11 @@ COMPOSED = "composed.yaml"
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file. Raises OSError, ValueError, RecursionError or YAMLError."""
     return yaml.load(read_text(path, MOST_DOCUMENT), Loader=LOADER)
+
+
+def as_yaml(config: DictConfig) -> str:
+    """As `OmegaConf.to_yaml`, in less than half of the time."""
+    return str(yaml.dump(OmegaConf.to_container(config), Dumper=DUMPER, allow_unicode=True, sort_keys=False))
 
 
 def read_config(path: Path) -> DictConfig:

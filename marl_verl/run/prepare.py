@@ -20,7 +20,7 @@ from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.placement import check_placement
 from marl_verl.config.policy_models import check_templates, made_models, pretrained_models
 from marl_verl.config.resolve import made_critic, resolve
-from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
+from marl_verl.config.stored import COMPOSED, as_yaml, check_run, marl_section, read_config
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
@@ -222,7 +222,7 @@ def _reserve(plan: Plan) -> None:
 def make_run_directory(plan: Plan, display: Display) -> Path:
     """Make the models, then the run directory with all files that the trainer reads. One that fails is removed."""
     plugins.use_files(plan.files)
-    composed = OmegaConf.to_yaml(plan.config)
+    composed = as_yaml(plan.config)
     wanted: dict[str, dict[str, ModelToMake]] = {}  # key of a source -> where the path is set -> model
     for name, policy in plan.team.policies.items():
         if policy.made is not None and policy.past is None:
@@ -261,7 +261,7 @@ def _write(plan: Plan, composed: str) -> None:
         for split, tasks in plan.tasks.items():
             write_tasks(tasks, new / DATA[split])
         (new / COMPOSED).write_text(composed, encoding="utf-8")
-        OmegaConf.save(resolved, new / "config.yaml")
+        (new / "config.yaml").write_text(as_yaml(resolved), encoding="utf-8")
         write_json(new / "plugins.json", plugins.load().describe(content=True))
         earlier = folder / STARTS
         starts = read_json(earlier) if earlier.is_file() else []

@@ -21,7 +21,7 @@ from marl_verl.config import checks
 from marl_verl.config.compose import parse_overrides, with_overrides
 from marl_verl.config.policy_models import check_scripts
 from marl_verl.config.resolve import resolve
-from marl_verl.config.stored import COMPOSED, check_run, marl_section, read_config
+from marl_verl.config.stored import COMPOSED, as_yaml, check_run, marl_section, read_config
 from marl_verl.episode import Episode
 from marl_verl.errors import MarlError, shown
 from marl_verl.extensions import names
@@ -200,7 +200,7 @@ def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> E
     log.unlink(missing_ok=True)
     try:
         write_tasks(plan.tasks, plan.folder / TASKS)
-        OmegaConf.save(plan.config, plan.folder / "config.yaml")
+        (plan.folder / "config.yaml").write_text(as_yaml(plan.config), encoding="utf-8")
         plan.request.write(plan.folder)
         one_file.copy_files(plan.files, plan.folder)
         start("marl_verl_evaluation.run:evaluate", plan.folder, plan.config, display, lock, log)

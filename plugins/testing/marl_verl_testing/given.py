@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -29,10 +28,7 @@ BEFORE = 40  # of which so many come before a difference
 ROUNDS = 100  # iterations of the event loop that cancelled tasks may take to end
 VARIABLE = "PYTHONHASHSEED"
 _ELSEWHERE = Workers(1, {VARIABLE: "2" if os.environ.get(VARIABLE) == "1" else "1"})
-INSTALLED = (
-    *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(marl_verl.__file__).parent),
-)
+INSTALLED = (*map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")), *marl_verl.__path__)
 
 
 def must(holds: Any, message: str) -> None:
@@ -93,12 +89,8 @@ def _run(computation: bytes) -> Any:
 def _packed(compute: Callable[[], list[str]]) -> bytes:
     """The computation with the code of modules that are not installed, since importing a test module may be slow."""
     known = _plugins() | cloudpickle.list_registry_pickle_by_value()
-    local = [
-        module
-        for name, module in list(sys.modules.items())
-        if (file := getattr(module, "__file__", None)) and not file.startswith(INSTALLED)
-        if getattr(module, "__name__", None) == name and not {name, name.partition(".")[0]} & known
-    ]
+    names = [name for name in list(sys.modules) if _local(name) and not {name, name.partition(".")[0]} & known]
+    local = [sys.modules[name] for name in names]
     for module in local:
         cloudpickle.register_pickle_by_value(module)
     try:
@@ -106,6 +98,14 @@ def _packed(compute: Callable[[], list[str]]) -> bytes:
     finally:
         for module in local:
             cloudpickle.unregister_pickle_by_value(module)
+
+
+@functools.cache
+def _local(name: str) -> bool:
+    """Whether an imported module, under its own name, is not of an installed package."""
+    module = sys.modules[name]
+    file = getattr(module, "__file__", None)
+    return bool(file) and not file.startswith(INSTALLED) and getattr(module, "__name__", None) == name
 
 
 @functools.cache
