@@ -68,6 +68,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()  # what all tests have imported
 
 
+def pytest_unconfigure() -> None:
+    gc.freeze()  # else Python looks for garbage for seconds before it exits
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine function in a loop of its own, at whose end nothing else may be running."""

@@ -6,6 +6,7 @@ Plugins add commands with `registry.command`.
 import argparse
 import contextlib
 import functools
+import gc
 import importlib
 import sys
 import traceback
@@ -35,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     with warnings.catch_warnings(), termination_as_interrupt():
         warnings.showwarning = _show_warning
-        return reported(run, "--debug" in arguments)
+        code = reported(run, "--debug" in arguments)
+    if program:
+        gc.freeze()  # at its end, Python would look for garbage in all that was loaded, for seconds
+    return code
 
 
 def reported(work: Callable[[], int], debug: bool = False) -> int:

@@ -1,5 +1,6 @@
 """Starts Ray, TransferQueue, policies and rollout workers, watches their processes, and shuts them down."""
 
+import gc
 import importlib
 import os
 import socket
@@ -68,9 +69,11 @@ def opened(config: Any, phase: Phases, host: Host) -> Iterator[Backend]:
         verl = threads.submit(importlib.import_module, "marl_verl.backend.verl.policies")
         try:
             start_ray(config)
+            threads.submit(importlib.import_module, "marl_verl.backend.verl.vllm_servers")  # needed soon
             verl.result()
             with Watch({}, lambda: "while starting", host)():  # Ray's own processes
                 policies, rollouts, store = _bring_up(config, host)
+            gc.freeze()  # at its end, Python would look for garbage in what is loaded, for seconds
             actors = {**policies.actors(), **rollouts.actors(), **queue_actors()}
             with Watch(actors, phase.describe, host)():
                 yield Backend(policies, rollouts, store)

@@ -89,8 +89,7 @@ def _run(computation: bytes) -> Any:
 def _packed(compute: Callable[[], list[str]]) -> bytes:
     """The computation with the code of modules that are not installed, since importing a test module may be slow."""
     known = _plugins() | cloudpickle.list_registry_pickle_by_value()
-    names = [name for name in list(sys.modules) if _local(name) and not {name, name.partition(".")[0]} & known]
-    local = [sys.modules[name] for name in names]
+    local = [sys.modules[name] for name in list(sys.modules) if _local(name) and not {name, name.split(".")[0]} & known]
     for module in local:
         cloudpickle.register_pickle_by_value(module)
     try:

@@ -1,6 +1,7 @@
 """Tiny models from descriptions, created on demand and cached under a name with a hash of their content."""
 
 import contextlib
+import gc
 import hashlib
 import json
 import os
@@ -180,8 +181,7 @@ def ensure_all(
 ) -> list[Path]:
     """Call `ensure` for several models concurrently, outside this process, which therefore does not import torch.
 
-    Equal models are created once. MarlError: a description is invalid, e.g. an unknown agent or task. RuntimeError: a
-    process failed; the message has the last output.
+    Equal models are created once. MarlError: an invalid description. RuntimeError: a process failed, with its output.
     """
     folders = [spec.folder(cache_dir) for spec in specs]
     missing = {folder: spec for folder, spec in zip(folders, specs, strict=True) if not folder.exists()}
@@ -229,6 +229,7 @@ def main(cache: str, number: str, spec: str) -> None:
         os.write(1, f"fraction {number} {fraction:.4f}\n".encode())  # at once: the processes share the pipe
 
     ensure(build(TinyModel, json.loads(spec), "tiny"), Path(cache), report)
+    gc.freeze()  # else Python looks for garbage for a second before it exits
 
 
 if __name__ == "__main__":
