@@ -9,7 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import pytest
 from marl_verl_testing import real
 from marl_verl_testing.real import LIMIT, Finished, resume
 
+from marl_verl.threads import in_thread
 from tests.e2e import killer
 from tests.five import RECIPE
 from tests.served import turns
@@ -152,16 +154,20 @@ def actions(run: Finished, step: int) -> dict[str, tuple[str, Any]]:
 @contextmanager
 def foreign_ray() -> Iterator[None]:
     """A Ray session of another program on the default port, which a run must neither use nor end."""
-    ray = [sys.executable, "-m", "ray.scripts.scripts"]
-    start = [*ray, "start", "--head", "--num-cpus=1", "--include-dashboard=false", "--disable-usage-stats"]
-    subprocess.run(start, check=True, timeout=120, stdout=subprocess.DEVNULL)
-    servers = [process for process in psutil.process_iter() if "gcs_server" in process.name()]
-    try:
-        yield
-    finally:
-        alive = [process.is_running() for process in servers]
-        subprocess.run([*ray, "stop", "--force"], check=True, timeout=120, stdout=subprocess.DEVNULL)
-    assert alive == [True]
+    start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--num-cpus=1", "--disable-usage-stats"]
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        options = ["--include-dashboard=false", f"--temp-dir={folder}"]
+        subprocess.run([*start, *options], check=True, timeout=120, stdout=subprocess.DEVNULL)
+        ours = [process for process in psutil.process_iter(["cmdline"]) if folder in str(process.info["cmdline"])]
+        try:
+            yield
+        finally:
+            alive = [process.is_running() for process in ours]
+            for process in ours:
+                with suppress(psutil.NoSuchProcess):
+                    for one in (*process.children(), process):
+                        one.kill()
+    assert alive.count(True) == len(alive) > 2
 
 
 class Whole(NamedTuple):
@@ -172,7 +178,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, begun: Future[Finished]) -> Whole:
     """A run of `FOUR_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
     place, before = tmp_path_factory.mktemp("whole"), left_behind()
     my_team(place)
@@ -185,14 +191,21 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     with foreign_ray():
         done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
+    begun.result()
     left = [*left_running(), *(left_behind() - before)]
     return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
 @pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The run of `whole` in one process."""
-    return pair(tmp_path_factory.mktemp("local"), "local")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Future[Finished]:
+    """The run of `whole` in one process, beside it, which often leaves a core idle."""
+    place = tmp_path_factory.mktemp("local")
+    return in_thread("local", lambda: pair(place, "local"))
+
+
+@pytest.fixture(scope="session")
+def local(begun: Future[Finished]) -> Finished:
+    return begun.result()
 
 
 def pair(place: Path, backend: str) -> Finished:

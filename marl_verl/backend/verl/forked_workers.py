@@ -37,8 +37,8 @@ def start(path: str) -> None:
         subprocess.Popen([sys.executable, "-P", "-c", code], pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
     os.environ[ADDRESS] = path
     parameters = import_module("ray._private.parameter").RayParams
-    own = {"setup_worker_path": __file__, "no_monitor": True}  # one machine cannot grow
-    parameters.__init__ = functools.partialmethod(parameters.__init__, **own)
+    # no monitor: it makes clusters larger
+    parameters.__init__ = functools.partialmethod(parameters.__init__, setup_worker_path=__file__, no_monitor=True)
 
 
 def serve(descriptor: int) -> None:

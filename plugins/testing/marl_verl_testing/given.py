@@ -103,7 +103,7 @@ def _packed(compute: Callable[[], list[str]]) -> bytes:
 def _local(name: str) -> bool:
     """Whether an imported module, under its own name, is not of an installed package."""
     module = sys.modules[name]
-    file = getattr(module, "__file__", None)
+    file: Any = getattr(module, "__file__", None)
     return bool(file) and not file.startswith(INSTALLED) and getattr(module, "__name__", None) == name
 
 

@@ -17,7 +17,7 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import ByteLevel, WhitespaceSplit
 from tokenizers.trainers import BpeTrainer
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast  # a model is imported where it is made: 3 seconds more
 
 from marl_verl.errors import MarlError
 from marl_verl_tiny.model import Progress, Shape
@@ -88,7 +88,7 @@ def _check_words(vocabulary: Sequence[str], special: Sequence[str] = ()) -> None
             raise MarlError(f"vocabulary: {word!r} is not a plain word, a special token, or a duplicate")
 
 
-def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> PreTrainedModel:
+def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> "transformers.PreTrainedModel":
     """Create a model with random float32 weights from a seed, without changing torch's global random state."""
     ends = {name: getattr(tokenizer, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
     name = shape.family.capitalize()
@@ -104,7 +104,7 @@ def make_model(shape: Shape, tokenizer: PreTrainedTokenizerFast, seed: int) -> P
 
 
 def warm_up(
-    model: PreTrainedModel,
+    model: "transformers.PreTrainedModel",
     tokenizer: PreTrainedTokenizerFast,
     demonstrations: Sequence[tuple[str, str]],
     batch_size: int,
