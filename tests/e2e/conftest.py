@@ -163,10 +163,11 @@ def foreign_ray() -> Iterator[None]:
             yield
         finally:
             alive = [process.is_running() for process in ours]
-            for process in ours:
+            ended = {*ours, *(child for process in ours if process.is_running() for child in process.children())}
+            for process in ended:
                 with suppress(psutil.NoSuchProcess):
-                    for one in (*process.children(), process):
-                        one.kill()
+                    process.kill()
+            psutil.wait_procs(ended, timeout=10)
     assert alive.count(True) == len(alive) > 2
 
 
