@@ -36,7 +36,7 @@ AUTOGEN = ("autogen-agentchat>=0.7.5", "autogen-core>=0.7.5", "autogen-ext>=0.7.
 # Importing the modules of a run verifies the installation and compiles only them (29,000 modules are installed).
 LOADED = (
     "import torch, vllm.entrypoints.openai.api_server, gc; gc.freeze()",  # else Python takes seconds to exit
-    "import torch, ray, transformers, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers, marl_verl, gc;"
+    "import torch, ray, transformers, verl.trainer.ppo.ray_trainer, verl.workers.engine_workers, marl_verl, gc; "
     "gc.freeze()",
 )
 PACKAGES = "marl_verl_diagnose.doctor.packages"

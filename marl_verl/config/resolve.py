@@ -87,7 +87,7 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
                 problem = f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}"
                 raise MarlError(f"{problem}: leave it out, or {instead}")
     whole = copied(config)
-    override(whole.actor_rollout_ref.actor, loss.actor)
+    set_values(whole.actor_rollout_ref.actor, loss.actor)
     whole.algorithm.rollout_correction = correction = OmegaConf.merge(
         _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
     )
@@ -130,7 +130,7 @@ def _policy(whole: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[
     policy = team.policies[name]
     whole.trainer.n_gpus_per_node, whole.trainer.nnodes = pool.gpus, pool.nodes
     part = whole.actor_rollout_ref
-    override(part, policy.override)
+    set_values(part, policy.override)
     part.model.path = located(part.model.path)
     part.rollout.name = rollout_name(name)
     part.rollout.n = 1  # verl divides by it to count episodes per task; for a team the sampler sets that number
@@ -167,12 +167,12 @@ def _policy(whole: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[
     }
 
 
-def override(section: DictConfig, values: Mapping[str, Any]) -> None:
+def set_values(section: DictConfig, values: Mapping[str, Any]) -> None:
     """Set the values of a section, of mappings only the keys that they have."""
     for key, value in values.items():
         old = None if OmegaConf.is_interpolation(section, key) else section.get(key)
         if isinstance(value, Mapping) and isinstance(old, DictConfig):
-            override(old, value)
+            set_values(old, value)
         else:
             section[key] = value
 

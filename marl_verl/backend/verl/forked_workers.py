@@ -37,7 +37,7 @@ def start(path: str) -> None:
         subprocess.Popen([sys.executable, "-P", "-c", code], pass_fds=[listening.fileno()], stdin=subprocess.DEVNULL)
     os.environ[ADDRESS] = path
     parameters = import_module("ray._private.parameter").RayParams
-    # no monitor: it makes clusters larger
+    # its monitor would look for more machines
     parameters.__init__ = functools.partialmethod(parameters.__init__, setup_worker_path=__file__, no_monitor=True)
 
 
