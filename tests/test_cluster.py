@@ -2,13 +2,14 @@
 
 import os
 import socket
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from marl_verl.backend.verl import session
-from marl_verl.backend.verl.session import check_slots, connect, send_token
+from marl_verl.backend.verl.session import check_slots, connect, first_worker, send_token
 from marl_verl.errors import MarlError
 from marl_verl.plugins.one_file import FILES_VARIABLE
 from marl_verl.team import Endpoint
@@ -43,6 +44,11 @@ def test_no_cluster_at_the_address_is_reported_at_once() -> None:
         port = server.getsockname()[1]
     with pytest.raises(MarlError, match=rf"no Ray cluster answers \(ray_kwargs.ray_init.address=127.0.0.1:{port}\): "):
         connect(f"127.0.0.1:{port}")
+
+
+def test_a_run_ends_whose_workers_do_not_start() -> None:
+    with pytest.raises(RuntimeError, match=r"no worker in 0\.1 s: workers end"):
+        first_worker(Future(), 0.1)
 
 
 def test_two_runs_do_not_share_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

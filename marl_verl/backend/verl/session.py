@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ RAY = {
 """Settings of a Ray session that the run starts itself, unless the user has set them."""
 NOTED_BY_RAY = "ray.experimental.state.api"
 """Imported before `ray.init`: importing it (verl does) changes a table of Ray's over which `ray.init` iterates."""
+STARTING = 900.0  # seconds until the first worker works, with the packages that it may have to install
 PATIENCE = 10.0  # seconds to wait for the cluster's head node; Ray itself waits for minutes
 
 
@@ -101,13 +102,22 @@ def _bring_up(config: Any, host: Host) -> tuple[Any, Any, Any]:
     with ThreadPoolExecutor(max_workers=2) as threads:
         queue = threads.submit(perform, tq.init, config.transfer_queue)
         starting = threads.submit(policies.start, perform)
-        queue.result()
+        perform(first_worker, queue)
         if not all(single_server(runtime.section) for runtime in policies.servers):  # else their names are known
             starting.result()
         rollouts = perform(RayRollouts, config, policies.clients())
         starting.result()
     emit("started")
     return policies, rollouts, store
+
+
+def first_worker(queue: "Future[Any]", seconds: float = STARTING) -> None:
+    """Wait for TransferQueue, in Ray's first worker. RuntimeError if none starts: Ray would try again without end."""
+    try:
+        queue.result(seconds)
+    except TimeoutError as error:
+        why = "workers end while they start (their errors are in the log), or the cluster has no free CPU"
+        raise RuntimeError(f"Ray has started no worker in {seconds:g} s: {why}") from error
 
 
 def start_ray(config: Any) -> None:
