@@ -11,20 +11,32 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
 from marl_verl.errors import user_line
 
 ATTACHED = threading.Event()  # set once a debugger has stopped this process
-IN_PROGRESS: list[float] = []  # when the awaited calls of `call_in_thread` began
 PATIENCE = 5.0
 """Seconds until an exception is raised again in a thread that has not ended."""
 K = TypeVar("K")
 T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Call:
+    """An awaited call of `call_in_thread`."""
+
+    begun: float  # when it began, or went on
+    waits: bool = False  # for the event loop, in `result_in`
+
+
+IN_PROGRESS: list[Call] = []
+_THREAD = threading.local()  # `call`: which a thread runs
 
 
 def at_once(calls: Mapping[K, Callable[[], T]]) -> dict[K, T]:
@@ -77,19 +89,40 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
 
 async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
     """Run a synchronous function in a daemon thread: an executor's threads would keep the process alive."""
-    context, begun, future = contextvars.copy_context(), time.monotonic(), Future[Any]()
+    context, call, future = contextvars.copy_context(), Call(time.monotonic()), Future[Any]()
     try:
         calls = _IDLE.pop()
     except IndexError:
         calls = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(calls,), name="marl-verl call", daemon=True).start()
-    IN_PROGRESS.append(begun)
+
+    def perform() -> Any:
+        _THREAD.call = call
+        return context.run(_plainly, fn, arguments)
+
+    IN_PROGRESS.append(call)
     future.set_running_or_notify_cancel()  # as `in_thread`
-    calls.put((future, lambda: context.run(_plainly, fn, arguments)))
+    calls.put((future, perform))
     try:
         return await asyncio.wrap_future(future)
     finally:
-        IN_PROGRESS.remove(begun)
+        IN_PROGRESS.remove(call)
+
+
+def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that runs in `loop`, for which a thread waits, and with it the thread's call."""
+    call: Call | None = getattr(_THREAD, "call", None)
+
+    async def awaited() -> T:
+        if call is None:
+            return await work
+        call.waits = True
+        try:
+            return await work
+        finally:
+            call.begun, call.waits = time.monotonic(), False
+
+    return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

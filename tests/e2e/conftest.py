@@ -1,5 +1,6 @@
 """Real runs of the real stack, shared by the tests that look at them: a start of Ray and vLLM costs a minute."""
 
+import functools
 import json
 import os
 import shutil
@@ -179,7 +180,7 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory: pytest.TempPathFactory, begun: Future[Finished]) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory, begun: Callable[[], Future[Finished]]) -> Whole:
     """A run of `FOUR_STEPS` by the Python API, beside another Ray session, in a folder that then lacks the recipe."""
     place, before = tmp_path_factory.mktemp("whole"), left_behind()
     my_team(place)
@@ -189,24 +190,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory, begun: Future[Finished]) -> 
     site = killer.write_site(tmp_path_factory.mktemp("site"))
     kill = {"PYTHONPATH": str(site), killer.VARIABLE: f"{killer.DRIVER}|writing a checkpoint|3"}
     variables = {**os.environ, "WANDB_MODE": "offline", **kill}
+
+    def script() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
+
     with foreign_ray():
-        done = subprocess.run(command, cwd=place, env=variables, capture_output=True, text=True, timeout=LIMIT)
+        finished = in_thread("script", script)
+        while not finished.done() and not (place / "runs" / "mine" / "checkpoints" / "step_2").exists():
+            time.sleep(0.2)
+        other = begun()  # from here on, the script works in one process, too
+        done = finished.result()
     assert done.returncode == 0, done.stderr
-    begun.result()
+    other.result()
     left = [*left_running(), *(left_behind() - before)]
     return Whole(Finished(place / "runs" / "mine", 0, "", left), json.loads(done.stdout))  # nothing else is printed
 
 
 @pytest.fixture(scope="session")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Future[Finished]:
-    """The run of `whole` in one process, beside it, which often leaves a core idle."""
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Future[Finished]]:
+    """Begin the run of `whole` in one process, if it has not begun."""
     place = tmp_path_factory.mktemp("local")
-    return in_thread("local", lambda: pair(place, "local"))
+    return functools.cache(lambda: in_thread("local", lambda: pair(place, "local")))
 
 
 @pytest.fixture(scope="session")
-def local(begun: Future[Finished]) -> Finished:
-    return begun.result()
+def local(begun: Callable[[], Future[Finished]]) -> Finished:
+    return begun().result()
 
 
 def pair(place: Path, backend: str) -> Finished:
@@ -228,9 +237,16 @@ SEARCHED = (
 
 
 @pytest.fixture(scope="session")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """Four steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each."""
-    done = train(tmp_path_factory.mktemp("mars2") / "run", *SEARCHED, "trainer.save_freq=2", recipe=MARS2)
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Future[Finished]:
+    """Four steps of MARS2's CPU recipe, asynchronous: 16 tasks a step, a tree of 8 nodes each. Begun here, since
+    exports leave a core idle."""
+    folder = tmp_path_factory.mktemp("mars2") / "run"
+    return in_thread("mars2", lambda: train(folder, *SEARCHED, "trainer.save_freq=2", recipe=MARS2))
+
+
+@pytest.fixture(scope="session")
+def searched(searching: Future[Finished]) -> Finished:
+    done = searching.result()
     assert done.code == 0, done.output
     return done
 

@@ -20,7 +20,7 @@ from tests.five import TEMPLATE
 from tests.served import Acts, acts_of, gaps, log_probs
 from tests.weights import change
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("five", "searching")]
 
 TOLERANCE = 1e-4  # nats a token, float32 on both sides
 AGENT = {"model": "left", "adapter": "tuned"}  # kind of export -> an agent that acts with it

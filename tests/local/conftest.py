@@ -11,6 +11,5 @@ from marl_verl_tiny.model import TinyModel, ensure
 def _models_in_this_process() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TinyModel, "make", staticmethod(lambda models, progress: [ensure(model) for model in models]))
-        patch.setattr("marl_verl_local.session.collect_seldom", lambda: None)  # a second with all that is here
-        patch.setattr(gc, "unfreeze", lambda: None)
+        patch.setattr(gc, "unfreeze", lambda: None)  # what all tests have imported
         yield

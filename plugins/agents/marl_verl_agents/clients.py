@@ -23,6 +23,7 @@ from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
+from marl_verl.threads import result_in
 from marl_verl_agents import anthropic_messages, chat_completions, responses
 from marl_verl_agents.chat_completions import Request, RequestError, parse, server_sent
 from marl_verl_agents.conversations import as_sampled, continued
@@ -190,7 +191,7 @@ def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, A
     if asyncio._get_running_loop() is loop:
         raise RuntimeError(IN_LOOP)
     try:
-        return asyncio.run_coroutine_threadsafe(work(), loop).result()
+        return result_in(loop, work())
     except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
         raise asyncio.CancelledError from error
 

@@ -22,7 +22,7 @@ from marl_verl.threads import IN_PROGRESS
 from marl_verl_local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl_local.sampling import Row, sample
 
-PATIENCE = 5.0  # seconds that a call of users' code is awaited
+PATIENCE = 5.0  # seconds that a call of users' code is awaited, unless it waits itself: perhaps for a completion
 CHUNK = 2048  # at most so many tokens of prompts in one forward, or one prompt
 
 
@@ -128,7 +128,9 @@ class LocalServer:
         try:
             for _ in range(1000):  # a task that is always ready must not stop it
                 await asyncio.sleep(0)
-                while self._seeded and any(time.monotonic() - begun < PATIENCE for begun in IN_PROGRESS):
+                while self._seeded and any(
+                    not call.waits and time.monotonic() - call.begun < PATIENCE for call in IN_PROGRESS
+                ):
                     time.sleep(0.001)
                     await asyncio.sleep(0)
                 waiting = [server for server in self._settling if server._task and server._task.get_loop() is loop]

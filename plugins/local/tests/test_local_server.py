@@ -2,17 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
 import torch
-from marl_verl_local.server import Completion, LocalServer
+from marl_verl_local.server import PATIENCE, Completion, LocalServer
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from marl_verl.threads import perform
+from marl_verl.threads import call_in_thread, perform, result_in
 
 WORDS = [f"w{n}" for n in range(40)]
 SIZES = {
@@ -147,8 +147,8 @@ def test_equal_prompts_are_computed_once_and_together(model: Any, tokenizer: Any
 
 
 def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model: Any, tokenizer: Any) -> None:
-    """In two servers, whose requests follow calls of users' code."""
-    wanted, computed = requests(12), list[tuple[int, ...]]()
+    """In two servers, whose requests follow calls of users' code, or come from calls, which wait for them."""
+    wanted, computed, begun = requests(12), list[tuple[int, ...]](), time.monotonic()
     hook = model.model.register_forward_pre_hook(
         lambda _, __, inputs: computed.append(tuple(inputs["input_ids"].flatten())), with_kwargs=True
     )
@@ -159,7 +159,18 @@ def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model:
         async def episode(n: int) -> Completion:
             for server in (*servers, servers[1]):
                 await perform(time.sleep, (delays[n],), 10)
-                completion = await server.generate(str(n), prompt_ids=wanted[n][0], sampling_params=wanted[n][1])
+                await asked(server, n)
+            return await call_in_thread(framework, (servers[0], n))
+
+        def asked(server: LocalServer, n: int) -> Coroutine[Any, Any, Completion]:
+            return server.generate(str(n), prompt_ids=wanted[n][0], sampling_params=wanted[n][1])
+
+        loop = asyncio.get_running_loop()
+
+        def framework(server: LocalServer, n: int) -> Completion:
+            for _ in range(2):
+                time.sleep(delays[-n])
+                completion = result_in(loop, asked(server, n))
             return completion
 
         return await asyncio.gather(*map(episode, range(len(delays))))
@@ -173,6 +184,7 @@ def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model:
     finally:
         hook.remove()
     assert runs[0] == runs[1] == runs[2]
+    assert time.monotonic() - begun < 3 * PATIENCE  # the shortest of three runs in which servers wait for those calls
 
 
 def test_stop_strings_are_included_and_may_span_tokens(model: Any, tokenizer: Any) -> None:
