@@ -2,17 +2,19 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config import compose as composing
 from marl_verl.config.compose import attention, choose_backend, compose, with_overrides
 from marl_verl.config.parts import algorithm_of, samplers_of
 from marl_verl.config.resolve import resolve
-from marl_verl.config.stored import marl_section, team_of
+from marl_verl.config.stored import created, marl_section, read_yaml, team_of
 from marl_verl.config.verl_keys import verl_configs
 from marl_verl.team import Named
 from tests.batches import resolved
@@ -131,6 +133,34 @@ def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.Monke
     assert settings == ["flash_attention_2", "eager"]
     config = compose(QUICKSTART / "inventory.yaml", [precision.replace("bf16", "fp32")], hardware="gpu")
     assert OmegaConf.select(config, f"actor_rollout_ref.{key}") == "sdpa"
+
+
+ODD = "{a: {1: b, c: null}, d: '???', e: [[], {}, '${.0}', 1e-3], f: '${a.c} \\${x}', g: [~], h: {}}"
+
+
+@pytest.mark.parametrize("content", ["verl's", ODD, "[1, {a: 2}]"])
+def test_created_is_what_omegaconf_creates(content: str, tmp_path: Path) -> None:
+    file = verl_configs() / composing.COMPOSED_BY_VERL
+    if content != "verl's":
+        file = tmp_path / "file.yaml"
+        file.write_text(content)
+
+    def nodes(node: Any) -> list[Any]:
+        kept = {name: value for name, value in vars(node).items() if name in ("_metadata", "_val")}
+        below = vars(node).get("_content", ())
+        children = below.values() if isinstance(below, dict) else below
+        assert all(child._get_parent() is node for child in children)
+        return [type(node), kept, *map(nodes, children)]
+
+    assert nodes(created(read_yaml(file))) == nodes(OmegaConf.create(read_yaml(file)))
+
+
+@pytest.mark.parametrize("content", ["{a: '${b'}", "{null: 1}", "{a: {null: 1}}", "{a: !!set {b}}"])
+def test_what_omegaconf_does_not_accept_is_not_created(content: str, tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text(content)
+    for create in (OmegaConf.create, created):
+        with pytest.raises(OmegaConfBaseException):
+            create(read_yaml(tmp_path / "file.yaml"))
 
 
 def test_defaults_and_overrides_are_those_of_hydra() -> None:

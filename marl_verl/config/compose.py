@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marl_verl.config.hardware import flash_attention, has_accelerator, on_gpu, ray_address
 from marl_verl.config.schema import defaults, marl_of
-from marl_verl.config.stored import BACKEND, copied, read_config, read_yaml
+from marl_verl.config.stored import BACKEND, copier, read_config, read_yaml
 from marl_verl.config.verl_keys import ADDED, check_verl, verl_configs
 from marl_verl.errors import MarlError, check_file, check_known, shown, user_error
 from marl_verl.options import check_type
@@ -51,7 +51,7 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
         content = OmegaConf.create(read_yaml(recipe) or {})
         if not isinstance(content, DictConfig) or content.pop("defaults", None) != ["marl_trainer", "_self_"]:
             raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")
-        config = copied(_base(machine))
+        config = _base(machine)()
         config.merge_with(content)
     for change in changes:
         if change.key_or_group != "hardware":
@@ -72,7 +72,7 @@ def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
 def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
     """A copy of a composed config with overrides. `trained`: false for an evaluation, in which policies may act
     greedily. MarlError as `compose`."""
-    config = copied(config)
+    config = copier(config)()
     for change in parse_overrides(overrides):
         key, policies = change.key_or_group, [str(name) for name in config.marl.get("policies") or ()]
         if key.startswith("marl.policies.") and not change.is_add():
@@ -121,7 +121,7 @@ def defaults_of(config: DictConfig) -> Any:
 
 @functools.cache
 def _defaults(hardware: str) -> Any:
-    config = copied(_base(hardware))
+    config = _base(hardware)()
     for key, default in ADDED.items():
         if OmegaConf.select(config, key) is None:
             OmegaConf.update(config, key, default, force_add=True)
@@ -129,8 +129,9 @@ def _defaults(hardware: str) -> Any:
 
 
 @functools.cache
-def _base(hardware: str) -> DictConfig:
-    """What recipes extend: our defaults for a CPU or a GPU over verl's, which its package has composed."""
+def _base(hardware: str) -> Callable[[], DictConfig]:
+    """A function that returns copies of what recipes extend: our defaults for a CPU or a GPU over verl's, which its
+    package has composed."""
     files = verl_configs() / COMPOSED_BY_VERL, HERE / "hardware" / f"{hardware}.yaml", HERE / "marl_trainer.yaml"
     verls, *ours = map(read_config, files)
-    return OmegaConf.merge({"model_engine": "dp"}, verls, {"marl": defaults()}, *ours)  # type: ignore[return-value]
+    return copier(OmegaConf.merge({"model_engine": "dp"}, verls, {"marl": defaults()}, *ours))  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ unless `marl.critic` names another. Its loss is a mean over rows, since a row ha
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.config.placement import LARGE, Pool, check_shared_base, pools_of, use_shared_base
 from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.schema import CRITIC_KEYS, CriticKeys, marl_of
-from marl_verl.config.stored import copied, updates_per_batch
+from marl_verl.config.stored import copier, updates_per_batch
 from marl_verl.config.verl_keys import key_paths, verl_configs
 from marl_verl.errors import MarlError, check, user_error
 from marl_verl.models.count import model_folder, parameters, shapes
@@ -46,21 +46,21 @@ MOVED = "no_deepcopy_set_nodes"  # OmegaConf's flag: sections of another config 
 def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
     """The resolved config for the trainer. MarlError where it cannot be resolved, or is incompatible with a loss."""
     with user_error("config cannot be resolved", OmegaConfBaseException):
-        copies: dict[str, DictConfig] = {}  # loss -> a copy of the config with its settings
+        copies: dict[str, Callable[[], DictConfig]] = {}  # loss -> copies of the config with its settings
         policies = OmegaConf.create({})
         for pool in pools_of(config, team):
             for name in pool.policies:
                 called, loss = loss_of(team, name)
                 if called not in copies:
-                    copies[called] = with_loss(config, called, loss)
+                    copies[called] = copier(with_loss(config, called, loss))
                 with flag_override(policies, MOVED, True):
-                    policies[name] = _policy(copied(copies[called]), team, name, pool)
+                    policies[name] = _policy(copies[called](), team, name, pool)
         check_shared_base(policies, team)
         for name, policy in team.policies.items():
             if policy.teacher is not None:
                 policy.teacher.serve(name, policies)
         critics = _critics(config, team, policies)
-        whole = next(iter(copies.values())) if copies else copied(config)
+        whole = (next(iter(copies.values())) if copies else copier(config))()
         if policies:
             # verl reads a tokenizer and a model config from here; every policy has its own under `policies`
             names = [str(name) for name in policies]
@@ -86,7 +86,7 @@ def with_loss(config: DictConfig, name: str, loss: Loss) -> DictConfig:
                 instead = f"set marl.policies.<name>.actor.{key}" if where == ACTOR else ANOTHER_LOSS
                 problem = f"'{where}.{key}' is {value_set!r}, but loss '{name}' sets it to {value!r}"
                 raise MarlError(f"{problem}: leave it out, or {instead}")
-    whole = copied(config)
+    whole = copier(config)()
     set_values(whole.actor_rollout_ref.actor, loss.actor)
     whole.algorithm.rollout_correction = correction = OmegaConf.merge(
         _verl_default(CORRECTION), whole.algorithm.rollout_correction or {}, dict(loss.correction)
@@ -253,7 +253,7 @@ def _critic_section(config: DictConfig) -> dict[str, Any]:
 
 def _critic(config: DictConfig, policy: Mapping[str, Any], override: dict[str, Any]) -> DictConfig:
     """verl's resolved critic config: the user's settings (`override`) over the policy's over verl's defaults."""
-    whole = copied(config)
+    whole = copier(config)()
     whole.actor_rollout_ref = policy  # verl's critic interpolates batch sizes and epochs from it
     actor, base = policy["actor"], whole.critic
     base.strategy = actor["strategy"]

