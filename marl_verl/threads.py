@@ -12,7 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -35,7 +35,7 @@ class Call:
     waits: bool = False  # for the event loop, in `result_in`
 
 
-IN_PROGRESS: list[Call] = []
+_CALLS: list[Call] = []
 _THREAD = threading.local()  # `call`: which a thread runs
 
 
@@ -100,13 +100,13 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
         _THREAD.call = call
         return context.run(_plainly, fn, arguments)
 
-    IN_PROGRESS.append(call)
+    _CALLS.append(call)
     future.set_running_or_notify_cancel()  # as `in_thread`
     calls.put((future, perform))
     try:
         return await asyncio.wrap_future(future)
     finally:
-        IN_PROGRESS.remove(call)
+        _CALLS.remove(call)
 
 
 def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
@@ -122,7 +122,15 @@ def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> 
         finally:
             call.begun, call.waits = time.monotonic(), False
 
-    return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+    try:
+        return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+    except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
+        raise asyncio.CancelledError from error
+
+
+def in_progress(seconds: float) -> bool:
+    """Whether a call of `call_in_thread` that does not wait has been at work for less than so many seconds."""
+    return any(not call.waits and time.monotonic() - call.begun < seconds for call in _CALLS)
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -190,10 +189,7 @@ def in_loop(loop: asyncio.AbstractEventLoop, work: Callable[[], Coroutine[Any, A
     """The result of a coroutine that runs in `loop`, waited for in another thread. RuntimeError in the loop's own."""
     if asyncio._get_running_loop() is loop:
         raise RuntimeError(IN_LOOP)
-    try:
-        return result_in(loop, work())
-    except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
-        raise asyncio.CancelledError from error
+    return result_in(loop, work())
 
 
 transport = functools.update_wrapper(functools.partial(TeamTransport), TeamTransport)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 
 from marl_verl.errors import MarlError
-from marl_verl.threads import IN_PROGRESS
+from marl_verl.threads import in_progress
 from marl_verl_local.cache import ATTENTION, RowCache, token_bytes
 from marl_verl_local.sampling import Row, sample
 
@@ -128,9 +128,7 @@ class LocalServer:
         try:
             for _ in range(1000):  # a task that is always ready must not stop it
                 await asyncio.sleep(0)
-                while self._seeded and any(
-                    not call.waits and time.monotonic() - call.begun < PATIENCE for call in IN_PROGRESS
-                ):
+                while self._seeded and in_progress(PATIENCE):
                     time.sleep(0.001)
                     await asyncio.sleep(0)
                 waiting = [server for server in self._settling if server._task and server._task.get_loop() is loop]
