@@ -14,6 +14,7 @@ from marl_verl_testing.scripted import ScriptedContext
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.algo.sampling import Independent
+from marl_verl.backend import protocol
 from marl_verl.backend.protocol import Rows, Runtime
 from marl_verl.backend.rollout.rows import JointObservations, joint_observations, row_fields, row_tag
 from marl_verl.config.compose import with_overrides
@@ -155,6 +156,17 @@ def policies_of(config: DictConfig, team: TeamConfig, store: MemoryStore) -> Any
         frozen = learner = staticmethod(lambda policy, *_: Runtime(policy))
 
     return Fakes(config, team, store)
+
+
+@pytest.mark.slow
+def test_the_policy_is_named_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    policies, shown = critics_of(MemoryStore(), one="policy", two="policy"), list[tuple[str, bool]]()
+    monkeypatch.setattr(protocol, "emit", lambda _, message, expected: shown.append((message, expected)))
+    monkeypatch.setattr(policies.runtimes["two"], "start", lambda: int("x"))
+    with pytest.raises(ValueError, match="invalid literal") as error:
+        policies.start()
+    assert protocol.reported(error.value) == 1
+    assert shown == [("policy 'two': ValueError: invalid literal for int() with base 10: 'x'", False)]
 
 
 @pytest.mark.slow

@@ -65,8 +65,16 @@ class Policies:
         return {name: runtime.client() for name, runtime in self.runtimes.items()}
 
     def start(self, perform: Callable[..., Any] = operator.call) -> None:
-        """Start all runtimes; `perform` calls each one's `start`."""
-        self.together({name: partial(perform, runtime.start) for name, runtime in self.runtimes.items()})
+        """Start all runtimes, each by `perform`. An error has a note that names the policy."""
+
+        def begin(name: str, runtime: Runtime) -> None:
+            try:
+                runtime.start()
+            except Exception as error:
+                error.add_note(f"policy '{name}'")
+                raise
+
+        self.together({name: partial(perform, begin, name, runtime) for name, runtime in self.runtimes.items()})
 
     def sleep(self) -> None:
         self.together({name: runtime.sleep for name, runtime in self.runtimes.items()})

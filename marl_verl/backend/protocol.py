@@ -216,9 +216,10 @@ OUT_OF_MEMORY = (
 
 
 def reported(error: Exception) -> int:
-    """Send an error to the command line and write its traceback to the log. Returns the exit code."""
+    """Send an error to the command line, after its notes, and write its traceback to the log. Returns the exit code."""
     expected = isinstance(error, MarlError)
-    emit("error", message=str(error) if expected else one_line(error), expected=expected)
+    parts = [*getattr(error, "__notes__", ()), str(error) if expected else one_line(error)]
+    emit("error", message=": ".join(parts), expected=expected)
     traceback.print_exc()
     return 2 if expected else 1
 
