@@ -96,13 +96,13 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
         calls = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(calls,), name="marl-verl call", daemon=True).start()
 
-    def perform() -> Any:
+    def work() -> Any:
         _THREAD.call = call
         return context.run(_plainly, fn, arguments)
 
     _CALLS.append(call)
     future.set_running_or_notify_cancel()  # as `in_thread`
-    calls.put((future, perform))
+    calls.put((future, work))
     try:
         return await asyncio.wrap_future(future)
     finally:

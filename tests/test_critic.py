@@ -165,6 +165,7 @@ def test_the_policy_is_named_that_does_not_start(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(policies.runtimes["two"], "start", lambda: int("x"))
     with pytest.raises(ValueError, match="invalid literal") as error:
         policies.start()
+    error.value.add_note("in a process of its own:\ntraceback")
     assert protocol.reported(error.value) == 1
     assert shown == [("policy 'two': ValueError: invalid literal for int() with base 10: 'x'", False)]
 

@@ -216,10 +216,11 @@ OUT_OF_MEMORY = (
 
 
 def reported(error: Exception) -> int:
-    """Send an error to the command line, after its notes, and write its traceback to the log. Returns the exit code."""
+    """Send an error to the command line, after its notes of one line, and write its traceback to the log. Returns the
+    exit code."""
     expected = isinstance(error, MarlError)
-    parts = [*getattr(error, "__notes__", ()), str(error) if expected else one_line(error)]
-    emit("error", message=": ".join(parts), expected=expected)
+    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]  # not a traceback of `scoring`
+    emit("error", message=": ".join([*notes, str(error) if expected else one_line(error)]), expected=expected)
     traceback.print_exc()
     return 2 if expected else 1
 

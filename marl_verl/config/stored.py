@@ -57,7 +57,7 @@ def created(content: Any, key: Any = None, parent: Any = None) -> Any:
 
 
 def copier(config: DictConfig) -> Callable[[], DictConfig]:
-    """A function that returns a copy of a config as it is now, in a tenth of the time of a deep copy."""
+    """A function that returns a copy of a config as it is now, in an eighth of the time of a deep copy."""
     return functools.partial(pickle.loads, pickle.dumps(config))
 
 

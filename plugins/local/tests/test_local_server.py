@@ -184,7 +184,7 @@ def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model:
     finally:
         hook.remove()
     assert runs[0] == runs[1] == runs[2]
-    assert time.monotonic() - begun < 3 * PATIENCE  # the shortest of three runs in which servers wait for those calls
+    assert time.monotonic() - begun < 3 * PATIENCE  # servers that wait for such calls take longer
 
 
 def test_stop_strings_are_included_and_may_span_tokens(model: Any, tokenizer: Any) -> None:
