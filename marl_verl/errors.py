@@ -75,6 +75,11 @@ def format_error(error: BaseException) -> str:
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
+def after_notes(error: BaseException, text: str) -> str:
+    """A message after the error's notes of one line, e.g. "policy 'mover'"; not after a traceback of `scoring`."""
+    return ": ".join([*(note for note in getattr(error, "__notes__", ()) if "\n" not in note), text])
+
+
 def with_line(error: BaseException) -> str:
     """An exception as text, with the line `raised_at`, or the last one without it, unless it is a MarlError."""
     frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)[-1:]

@@ -38,7 +38,9 @@ def mistake(folder: Path) -> None:
 
 
 def bug(folder: Path) -> None:
-    raise ValueError("a bug")
+    error = ValueError("a bug")
+    error.add_note("policy 'a'")  # as of one that does not start
+    raise error
 
 
 def hang(folder: Path) -> None:

@@ -50,7 +50,7 @@ def test_output_goes_where_it_belongs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("work", "message", "mistake"), [("mistake", "a mistake of", True), ("bug", "ValueError: a", False)]
+    ("work", "message", "mistake"), [("mistake", "a mistake of", True), ("bug", "policy 'a': ValueError: a", False)]
 )
 def test_an_error_is_a_line_and_its_traceback_is_logged(tmp_path: Path, work: str, message: str, mistake: bool) -> None:
     with pytest.raises(RunError, match=f"^{message}.* \\(log: ") as error:

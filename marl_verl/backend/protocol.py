@@ -27,7 +27,7 @@ from omegaconf import OmegaConf
 from marl_verl.algo.advantage.rows import TableRow
 from marl_verl.algo.sampling import Failure
 from marl_verl.config.stored import team_of
-from marl_verl.errors import MarlError, format_error
+from marl_verl.errors import MarlError, after_notes, format_error
 from marl_verl.events import Phases, emit
 from marl_verl.extensions import extension
 from marl_verl.team import Endpoint, PolicyConfig
@@ -219,8 +219,7 @@ def reported(error: Exception) -> int:
     """Send an error to the command line, after its notes of one line, and write its traceback to the log. Returns the
     exit code."""
     expected = isinstance(error, MarlError)
-    notes = [note for note in getattr(error, "__notes__", ()) if "\n" not in note]  # not a traceback of `scoring`
-    emit("error", message=": ".join([*notes, str(error) if expected else one_line(error)]), expected=expected)
+    emit("error", message=after_notes(error, str(error) if expected else one_line(error)), expected=expected)
     traceback.print_exc()
     return 2 if expected else 1
 

@@ -22,7 +22,7 @@ from marl_verl.algo.sampling.scoring import end_processes
 from marl_verl.config.hardware import HARDWARE_VARIABLE, RUN_VARIABLE
 from marl_verl.config.placement import Pool
 from marl_verl.config.stored import BACKEND
-from marl_verl.errors import MarlError, RunError, check, format_error
+from marl_verl.errors import MarlError, RunError, after_notes, check, format_error
 from marl_verl.events import emit
 from marl_verl.run.progress import Display, Event
 from marl_verl.run.supervisor import RunEvents
@@ -62,7 +62,7 @@ def run_here(work: str, folder: Path, log: Path, gpu: bool, display: Display) ->
             traceback.print_exc()
             if error in failures:
                 raise
-            message = " ".join(format_error(error).split())
+            message = " ".join(after_notes(error, format_error(error)).split())
             raise RunError(message, log, isinstance(error, MarlError)) from error
 
 
