@@ -46,6 +46,13 @@ def test_the_planner_sees_what_the_tool_callers_program_printed() -> None:
     assert [call.agent for call in run.journal.calls()] == [CALLER] * 2  # once a turn, also where it is run again
 
 
+def test_a_list_of_a_program_that_fails_is_no_plan() -> None:
+    policy = ScriptedPolicy({CALLER: PROGRAM.replace("\n```", "\nint('x')\n```"), "planner": '["U"]'})
+    run = check_workflow(ToolCallerPlanner(turns=1), TASK, policy)
+    assert (run.answer, [*run.invalid.values()]) == ("tool-caller plans ?\nplanner moves U", ["no program that prints moves"])
+    assert "'D', 'D']\nValueError: invalid literal" in shown(run.turns[1][0])
+
+
 def test_a_program_runs_by_itself_and_ends() -> None:
     for program, seconds, output in (
         ("print('half')\nraise ValueError('bad')", 20, "half\nValueError: bad"),

@@ -107,6 +107,8 @@ def test_a_team_that_never_agrees_answers_after_the_last_turn() -> None:
         (printing("42"), "no idea", [1.0, -0.1]),
         ("```python\n1 / 0\n```", r"\boxed{\frac{84}{2}}", [-0.1, 1.0]),
         (printing("1, 42"), r"\boxed{-42}", [1.0, 0.0]),
+        (printing("{}[42]"), r"\boxed{42}", [-0.1, 1.0]),  # KeyError: 42
+        ("```python\nimport sys\nprint(42)\nsys.exit(1)\n```", r"\boxed{42}", [-0.1, 1.0]),
     ],
 )
 def test_each_act_is_rewarded_for_its_own_answer(program: str, answer: str, rewards: list[float]) -> None:

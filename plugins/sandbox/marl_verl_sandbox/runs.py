@@ -225,6 +225,15 @@ def program_in(text: str) -> str:
     return str(blocks[-1]).rstrip() if blocks else ""
 
 
+async def ran(code: str, seconds: float = SECONDS) -> tuple[str, str]:
+    """Run a Python program; return what it prints, and the last line of its error, empty unless it fails."""
+    status, output, errors = await asyncio.to_thread(current().run, code, "", Limits(seconds, MEGABYTES))
+    if status is None:
+        return "", f"TimeoutError: the program took longer than {seconds:g} s"
+    error = (errors.strip().splitlines() or [f"exit code {status}"])[-1][-LONGEST:] if status else ""
+    return output.strip()[-LONGEST:], error
+
+
 async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) -> str:
     """Run a Python program and return what it prints; if it fails, with the last line of the error.
 
@@ -233,10 +242,7 @@ async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) 
         seconds: time limit.
         strict: raise ValueError with that line instead.
     """
-    status, output, errors = await asyncio.to_thread(current().run, code, "", Limits(seconds, MEGABYTES))
-    error = (errors.strip().splitlines() or [f"exit code {status}"])[-1][-LONGEST:] if status else ""
-    if status is None:
-        output, error = "", f"TimeoutError: the program took longer than {seconds:g} s"
+    output, error = await ran(code, seconds)
     if error and strict:
         raise ValueError(error)
-    return "\n".join(filter(None, (output.strip()[-LONGEST:], error)))
+    return "\n".join(filter(None, (output, error)))
