@@ -143,6 +143,8 @@ def test_a_run_may_go_on_with_another_backend(run: Path, refused: Refused, monke
 
 def test_what_cannot_be_continued(run: Path, refused: Refused) -> None:
     assert "is at step 20 already" in refused("train", "--resume", str(run), "trainer.total_training_steps=20")
+    more = "trainer.total_training_steps=50", "trainer.total_epochs=30"
+    assert "trainer.total_epochs=30 of 40 tasks ends at step 30" in refused("train", "--resume", str(run), *more)
     assert "marl.run.seed (0 -> 1)" in refused("train", "--resume", str(run), "marl.run.seed=1")
     assert "'recipe.yaml' is not of the form" in refused("train", "--resume", str(run), "recipe.yaml")
     assert "did you mean 'runs/inventory-1'?" in refused("train", "--resume", "runs/inventry-1")

@@ -120,6 +120,11 @@ RAE = {"name": "grpo", "options": {"advantage": "marl_verl_self_play.role_condit
         ("magrpo-sessions", {"options": {"advantage": {"returns": "immediate"}}}, "returns 'path_sum' needs the rows"),
         ("grpo", "ippo", "the advantages of 'planner' and of the others need different critics"),
         ("mappo", "grpo", "need different critics"),
+        (
+            {"name": "mappo", "options": {"sampler": "best-of"}},
+            None,
+            "'best-of' makes off-path turns, which have no joint",
+        ),
         (RAE, "grpo", "advantage 'role-conditioned' depends on earlier steps"),
         ("grpo", "at-grpo", 'another sampler than the run: set marl.agents.planner.*options.sampler="independent"'),
         ("grpo", "dr-mas", 'another rewards .*options.rewards={"name": "weights", "weights": null}'),

@@ -1,6 +1,7 @@
 """From a finished run to rows: rewards, where the team reward counts, invalid actions, and metrics of each agent."""
 
 import asyncio
+import time
 from typing import Any, ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ from marl_verl_testing.algorithm import row_of
 
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent, drive
-from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Workflow
 from marl_verl.tasks import Task, TaskSet
@@ -116,6 +117,28 @@ def test_a_role_reward_that_is_no_number_is_a_failure_of_its_session(gives: Any)
     (failure,) = found.failures
     assert (failure.session, failure.reason) == (1, "score-error")
     assert "workflow 'Rounds' on task 't', scoring: role reward 'odd' of agent 'solver' must be" in failure.detail
+
+
+class Measured(Always):
+    def measures(self, task: Task, answer: Any) -> Any:
+        time.sleep(0.3)
+        return {"length": len(answer)}
+
+
+def test_others_go_on_while_an_answer_is_measured_within_its_limit() -> None:
+    async def ticks() -> int:
+        count = 0
+        work = asyncio.gather(*(measured(Measured(), done, 20.0) for _ in range(2)))
+        while not work.done():
+            await asyncio.sleep(0.01)
+            count += 1
+        assert work.result() == [{"length": 1.0}] * 2
+        with pytest.raises(TimeoutError, match=r"longer than 0\.1 s"):
+            await measured(Measured(), done, 0.1)
+        return count
+
+    done = episode()
+    assert asyncio.run(ticks()) > 4
 
 
 async def _answer(text: str) -> Action:

@@ -70,6 +70,11 @@ class Report:
     error: str | None = None  # message if the sampler itself failed
     rows: list[TableRow] = field(default_factory=list)  # none of a validation
 
+    @property
+    def measured(self) -> list[dict[str, float]]:
+        """The measures of its episodes; one without any for a task whose attempts all failed."""
+        return self.measures if self.successes else [{}]
+
 
 Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 """A field of n rows: a tensor per row, or one nested (jagged) tensor."""

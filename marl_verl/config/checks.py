@@ -79,12 +79,17 @@ def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> Iterator[
         yield f"{count} training tasks are fewer than data.train_batch_size={batch}"
 
 
-def set_steps(config: DictConfig, tasks: int) -> None:
-    """Set the number of steps of a new run: `total_epochs` over its tasks; `total_training_steps` if that is less."""
+@check
+def set_steps(config: DictConfig, tasks: int, resumed: bool) -> Iterator[str]:
+    """Set the number of steps of a run: `total_epochs` over its tasks; `total_training_steps` if that is less.
+    MarlError for a resumed run that is to have more."""
     trainer = config.trainer
-    if trainer.resume_mode == "disable" or trainer.total_training_steps is None:
-        most = tasks // int(config.data.train_batch_size) * int(trainer.total_epochs)
-        trainer.total_training_steps = min(most, trainer.total_training_steps or most)
+    most = tasks // int(config.data.train_batch_size) * int(trainer.total_epochs)
+    wanted = trainer.total_training_steps or most
+    if resumed and wanted > most:
+        problem = f"trainer.total_epochs={trainer.total_epochs} of {tasks} tasks ends at step {most}"
+        yield f"{problem}, before trainer.total_training_steps={wanted}: raise it, too"
+    trainer.total_training_steps = min(most, wanted)
 
 
 @check

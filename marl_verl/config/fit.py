@@ -106,6 +106,9 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
         if sampler.branches or joint:
             label = f"returns '{joint[0]}' sums the turns of all agents" if joint else "turns of a tree are of several"
             yield f"reward component '{cost}' is of one agent's whole episode, but {label}: leave it out of the mix"
+    if algorithm.advantage.wants_critic() == "team" and sampler.public:
+        problem = f"sampler '{algorithm.sampler}' makes off-path turns, which have no joint observation for the critic"
+        yield f"{problem} of algorithm '{team.algorithm.name}': use sampler 'independent'"
     for credit in algorithm.credit:
         if (why := credit.incompatibility(sampler.branches)) is not None:
             yield f"credit '{credit.name}' is incompatible with sampler '{algorithm.sampler}': {why}"

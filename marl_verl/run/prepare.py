@@ -171,7 +171,8 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
         checks.check_tasks(tasks, config)
     notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
-    checks.set_steps(config, len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"])
+    size = len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"]
+    checks.set_steps(config, size, resumed)
     parts = algorithm.advantage.score_parts()
     rehearsed = [rehearse_split(workflow, split, team, task_set, parts) for split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()

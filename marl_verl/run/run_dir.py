@@ -64,7 +64,7 @@ class RunDir:
     def forget_after(self, step: int) -> None:
         """Remove stored metrics and files of later steps, which a resumed run repeats."""
         kept = [json.dumps(record) + "\n" for record in self.read_metrics() if record["step"] <= step]
-        (self.folder / "metrics.jsonl").write_text("".join(kept))
+        replace_file(self.folder / "metrics.jsonl", "".join(kept).encode())
         for place in PLACES:
             for later, file in self.stored(place).items():
                 if later > step:

@@ -79,7 +79,7 @@ def validation_metrics(greedy: Sequence[Report], sampled: Sequence[Report]) -> d
         "validation/failed_episodes": float(sum(len(report.failures) for report in (*greedy, *sampled))),
     }
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
-        outcomes = outcome_metrics(reports, [row for report in reports for row in report.measures or [{}]])
+        outcomes = outcome_metrics(reports, [row for report in reports for row in report.measured])
         sets = {f"set/{name}/success": _success(members) for name, members in by_set(reports).items()}
         outcomes |= {"success": _success(reports), **sets}
         values |= {f"validation/{name}{suffix}": value for name, value in outcomes.items()}

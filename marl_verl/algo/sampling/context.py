@@ -187,11 +187,13 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
     return value, bool(success)
 
 
-async def measured(tasks: TaskSet, episode: Episode) -> dict[str, float]:
-    """The measures of an episode's answer; none without one. MarlError for one that is no finite number."""
-    if episode.answer is None:
+async def measured(tasks: TaskSet, episode: Episode, seconds: float | None) -> dict[str, float]:
+    """The measures of an episode's answer; none without one. MarlError for one that is no finite number; TimeoutError
+    after `seconds`, during which other episodes go on."""
+    name = type(tasks).measures.__qualname__
+    if episode.answer is None or type(tasks).measures is TaskSet.measures:
         return {}
-    values, name = await perform(tasks.measures, (episode.task, episode.answer)), type(tasks).measures.__qualname__
+    values = await perform(tasks.measures, (episode.task, episode.answer), seconds)
     return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
 
 

@@ -186,7 +186,8 @@ class RolloutWorker:
             for turn, read in zip(episode.turns, read_lengths(episode), strict=True):
                 invalid, cut_off = turn.invalid is not None, turn.action.stop_reason == "length"
                 report.turns.append(TurnCount(turn.role, turn.length, read, invalid, cut_off))
-        measures = (measured(self.parts.task_context.tasks, episode) for episode in sample.episodes)
+        context = self.parts.task_context
+        measures = (measured(context.tasks, episode, context.limits.call_seconds) for episode in sample.episodes)
         for result in await asyncio.gather(*measures, return_exceptions=True):
             if isinstance(result, Exception):  # no reward depends on it
                 self._log("measures", format_error(result), f"of an answer to task {report.task} failed: {result!r}")

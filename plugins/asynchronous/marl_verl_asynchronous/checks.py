@@ -62,6 +62,11 @@ def problems(config: DictConfig, team: TeamConfig, algorithm: Algorithm, synthet
             fact = f"policies '{name}' and '{others[0]}' share pool '{policy.pool}', where all servers sleep while one"
             yield f"{fact} policy learns: with {SCHEDULE}.mode=async give each a separate pool, or use mode=sync"
         section = config.policies[name]
+        optim = section.actor_rollout_ref.actor.optim
+        warmup = optim.lr_warmup_steps_ratio if optim.lr_warmup_steps in (None, -1) else 0.0
+        if warmup or optim.lr_scheduler_type != "constant":
+            fact = f"the learning rate of policy '{name}' depends on how many updates it will have, which is not known"
+            yield f"{fact}: with {SCHEDULE}.mode=async use lr_scheduler_type=constant and lr_warmup_steps"
         yield from _loss_problems(section, name, *loss_of(team, name))
         # the rows of an update are split equally among the GPUs that train
         gpus = int(section.trainer.n_gpus_per_node) * int(section.trainer.nnodes)

@@ -109,11 +109,12 @@ def test_a_run_reports_the_pass_rate_and_a_failed_measure_does_not_end_it() -> N
     """The answer is the second program, which passes 2 of 3 tests."""
     from marl_verl.backend.protocol import Report
     from marl_verl.backend.rollout.worker import RolloutWorker
+    from marl_verl.episode.errors import Limits
 
     context = scripted([SQUARE, program("print(2 * abs(int(input())))")], GOOD, turns=2)
     sample = asyncio.run(Independent(episodes=1).sample(context))
     made: Any = object.__new__(RolloutWorker)
-    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=CodeWithTests(seconds=20)))
+    made.parts = SimpleNamespace(task_context=SimpleNamespace(tasks=CodeWithTests(seconds=20), limits=Limits()))
     made.observers, made._logged = SimpleNamespace(marl_episode_finished=lambda **_: None), set()
     for seconds, measures in ((20, [{"pass_rate": pytest.approx(2 / 3)}]), (None, [])):
         made.parts.task_context.tasks.seconds = seconds

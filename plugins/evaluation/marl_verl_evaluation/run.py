@@ -126,7 +126,7 @@ def _scores(greedy: Sequence[Report], sampled: Sequence[Report], request: Reques
         times = [sum(report.successes) for report in sampled]
         scores.update(sampled_scores(times, episodes, request.options.ks))
     for suffix, reports in (("", greedy), ("_sampled", sampled)):
-        measures = means([row for report in reports for row in report.measures or [{}]])
+        measures = means([row for report in reports for row in report.measured])
         scores |= {f"answer{suffix}": measures} if measures else {}
         if sides := side_statistics([outcome for report in reports for outcome in report.outcomes]):
             for values in sides.values():

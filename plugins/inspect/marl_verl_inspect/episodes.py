@@ -11,9 +11,12 @@ from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl.run.reading import read_file
+from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Split
 from marl_verl.team import Named
 from marl_verl_inspect.files import stored_file
+
+NEAR = 9  # stored steps in which an episode is looked for
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,17 @@ def read_episodes(path: Path) -> EpisodeFile:
 
 def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
     """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
-    validation at step 20), else of the latest."""
-    place = re.match(r"([a-z])(\d+)t\d", name or "")
+    validation at step 20), else of the latest. Asynchronous training finishes a task of step 12 also in others."""
+    place = re.match(r"(([a-z])(\d+)t\d+)_", name or "")
+    folder = "episodes" if place and place[2] != "s" else "journals"
     if step is None and place:
-        step = int(place[2])
-    return stored_file(source, "episodes" if place and place[1] != "s" else "journals", step)
+        step = wanted = int(place[3])
+        files = RunDir(source).stored(folder)
+        for at in sorted(files, key=lambda at: abs(at - wanted))[:NEAR]:
+            if f'"{place[1]}"'.encode() in read_file(files[at]):
+                step = at
+                break
+    return stored_file(source, folder, step)
 
 
 def _values(lines: list[bytes], source: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -291,3 +291,11 @@ def test_what_the_page_shows_is_printed(command: Command, refused: Command, monk
         assert command("replay", *words.split()) == output
     monkeypatch.setattr("marl_verl_tiny.split_plan_path.NOTHING", "nothing")
     assert f"```\n{refused('replay', 'runs/paths', '--episode', 's12t00000_0')}```" in text
+
+
+@pytest.mark.usefixtures("documented")
+def test_an_episode_is_found_in_the_step_that_finished_it(command: Command) -> None:
+    stored = Path("runs/paths/journals/step_00012.jsonl")
+    lines = stored.rename(stored.with_name("step_00013.jsonl")).read_text().splitlines()
+    RunDir(Path("runs/paths")).lines("journals", 12, lines[:1])
+    assert command("replay", "runs/paths", "--episode", "s12t00000_0").startswith("episode s12t00000_0")

@@ -54,6 +54,7 @@ class Cell:
     arm: Arm
     seed: int
     folder: Path
+    plugins: tuple[Path, ...] = ()
 
     @property
     def overrides(self) -> list[str]:
@@ -68,15 +69,13 @@ class Cell:
         """Whether the run has been trained. MarlError if another run is in its folder."""
         if (self.folder / STARTS).is_file():
             arguments = tuple(read_json(self.folder / STARTS)[0]["arguments"])
-            if arguments != (str(self.arm.recipe), *self.overrides):
+            if arguments != (str(self.arm.recipe), *self.overrides, *(f"--plugin={file}" for file in self.plugins)):
                 other = shlex.join(arguments)
                 raise MarlError(f"'{self.folder}' is a run of another command, '{other}': give another --dir")
         return Run(self.folder).summary is not None
 
 
-def trained(
-    cells: Sequence[Cell], jobs: int, plugin_files: Sequence[Path] = (), then: Callable[[Cell], object] = Cell.complete
-) -> Iterator[Cell]:
+def trained(cells: Sequence[Cell], jobs: int, then: Callable[[Cell], object] = Cell.complete) -> Iterator[Cell]:
     """Train cells that are not complete, at most `jobs` at a time; yields each when it is complete, in any order.
 
     Each run is a forked child, so that verl is imported once, which then calls `then`. An exception, Ctrl-C included,
@@ -91,7 +90,7 @@ def trained(
         while waiting or running:
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
-                child = context.Process(target=_train, args=(cell, plugin_files, then), name=cell.folder.name)
+                child = context.Process(target=_train, args=(cell, then), name=cell.folder.name)
                 signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
                 try:
                     child.start()
@@ -126,7 +125,7 @@ def _import_once(jobs: int) -> None:
         backend.load()
 
 
-def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], object]) -> None:
+def _train(cell: Cell, then: Callable[[Cell], object]) -> None:
     from marl_verl.api import train
     from marl_verl.run.terminal import termination_as_interrupt
 
@@ -138,7 +137,7 @@ def _train(cell: Cell, plugin_files: Sequence[Path], then: Callable[[Cell], obje
     os.dup2(sys.stdout.fileno(), 2)
 
     def work() -> int:
-        train(cell.arm.recipe, cell.overrides, plugins=plugin_files)
+        train(cell.arm.recipe, cell.overrides, plugins=cell.plugins)
         then(cell)
         return 0
 

@@ -11,6 +11,7 @@ from marl_verl.config.compose import compose
 from marl_verl.errors import MarlError
 from marl_verl.files import write_json
 from marl_verl.run.reading import Run
+from marl_verl.run.run_dir import locked
 from marl_verl.run.terminal import show
 from marl_verl_report import decide, draw
 from marl_verl_report.arms import Arm, Cell, curve, measured, parsed_measure, trained
@@ -18,9 +19,10 @@ from marl_verl_report.decide import Estimate, estimate
 
 EXAMPLES = """
 Runs with the same seed are paired: they have the same tasks and order of data, and models that are made on the spot
-begin with the same weights. After every 10 seeds the interval of the mean difference is looked at, and the comparison
-ends as soon as it decides; all looks together are wrong in at most 5 % of comparisons. The same command continues an
-interrupted comparison. DIR/compare.svg shows the learning curves and the differences, DIR/compare.json the numbers.
+begin with the same weights. After 10, 20, 40, ... seeds the interval of the mean difference is looked at, and the
+comparison ends as soon as it decides. All looks together are wrong in at most 5 % of comparisons, if --seeds stays what
+it was at the first look. The same command continues an interrupted comparison. DIR/compare.svg shows the learning
+curves and the differences, DIR/compare.json the numbers.
 
   marl-verl compare a.yaml b.yaml --seeds 20 --local
   marl-verl compare recipes/at_grpo/cpu.yaml "--variant grpo" trainer.total_training_steps=20 --local --margin 0.05
@@ -63,11 +65,13 @@ def run(options: argparse.Namespace) -> int:
     values: Values = ({}, {})
     looks = decide.looks(options.seeds)
     level = decide.level(len(looks))
-    for start, end in pairwise([0, *looks]):
-        train(arms, range(start, end), folder, values, options)
-        difference = decide.difference(*values, level)
-        if verdict := decide.decided(difference, options.margin):
-            break
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):  # a run without a summary is removed, and trained again
+        for start, end in pairwise([0, *looks]):
+            train(arms, range(start, end), folder, values, options)
+            difference = decide.difference(*values, level)
+            if verdict := decide.decided(difference, options.margin):
+                break
     write(folder / "compare.svg", values, difference, metric, options)
     numbers = {
         **{"A": options.first, "B": options.second, "overrides": options.overrides, "measure": options.measure},
@@ -79,8 +83,8 @@ def run(options: argparse.Namespace) -> int:
     for name, column, words in zip("AB", values, (options.first, options.second), strict=True):
         show(f"  {name}      {shown(estimate(list(column.values())))}   {words}")
     show(f"  A - B  {shown(difference)}   paired; the interval has a level of {100 * level:.4g} %")
-    more = decide.needed(difference, level, options.margin)
-    number = f"{more} seeds would decide" if more else f"{decide.MOST} seeds would not decide"
+    more = decide.needed(difference, None, options.margin)
+    number = f"--seeds {more} would decide" if more else f"{decide.MOST} seeds would not decide"
     undecided = f"Undecided: if mean and deviation stayed as they are, {number}."
     verdicts = {"higher": "A is higher.", "lower": "B is higher.", "within": f"No difference above {options.margin}."}
     show(verdicts.get(verdict or "", undecided))
@@ -99,9 +103,13 @@ def parsed(options: argparse.Namespace) -> list[Arm]:
 
 
 def train(arms: list[Arm], seeds: range, folder: Path, values: Values, options: argparse.Namespace) -> None:
-    cells = [Cell(arm, seed, folder / f"{name}-{seed}") for seed in seeds for name, arm in zip("AB", arms, strict=True)]
+    cells = [
+        Cell(arm, seed, folder / f"{name}-{seed}", tuple(options.plugin))
+        for seed in seeds
+        for name, arm in zip("AB", arms, strict=True)
+    ]
     begun = time.monotonic()
-    for cell in trained(cells, options.jobs, options.plugin):
+    for cell in trained(cells, options.jobs):
         value = measured(Run(cell.folder), options.measure)
         values["AB".index(cell.folder.name[0])][cell.seed] = value
         count = f"{len(values[0]) + len(values[1])} of at most {2 * options.seeds} runs"

@@ -75,12 +75,17 @@ def decided(effect: Estimate, margin: float | None = None) -> str | None:
     return "within" if margin is not None and max(-effect.low, effect.high) <= margin else None
 
 
-def needed(effect: Estimate, level: float, margin: float | None = None) -> int | None:
-    """The number of seeds whose interval would decide, if mean and deviation stayed as they are. None: over `MOST`."""
+def needed(effect: Estimate, level_of: float | None, margin: float | None = None) -> int | None:
+    """The number of seeds whose interval would decide, if mean and deviation stayed as they are. None: over `MOST`.
+    `level_of` the interval; None: that of a comparison of so many seeds, which has more looks."""
     room = abs(effect.mean) if margin is None else max(abs(effect.mean), margin - abs(effect.mean))
 
     def enough(n: int) -> bool:
-        return quantile(n - 1, level) * effect.deviation < room * math.sqrt(n)
+        return quantile(n - 1, level_of or level(len(looks(n)))) * effect.deviation < room * math.sqrt(n)
 
-    n = bisect.bisect_left(range(MOST), True, lo=max(effect.n, 2), key=enough)
-    return n if n < MOST else None
+    start = max(effect.n, 2)
+    for end in looks(MOST):  # up to which the level is the same
+        if start <= end and (n := bisect.bisect_left(range(end + 1), True, lo=start, key=enough)) <= end:
+            return n
+        start = max(start, end + 1)
+    return None

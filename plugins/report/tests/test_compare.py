@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from marl_verl import api
 from marl_verl.cli.main import main
 from marl_verl.errors import MarlError
+from marl_verl.run.run_dir import locked
 
 
 @pytest.fixture
@@ -32,7 +33,8 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         folder.mkdir(parents=True)
         lines = [{"step": 0, "validation/success": 0.1}, {"step": 2, "validation/success": success}]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        (folder / "starts.json").write_text(json.dumps([{"arguments": [str(recipe), *overrides]}]))
+        words = [str(recipe), *overrides, *(f"--plugin={file}" for file in plugins)]
+        (folder / "starts.json").write_text(json.dumps([{"arguments": words}]))
         (folder / "summary.json").write_text("{}")
 
     def compose(recipe: Path, overrides: Any) -> Any:
@@ -76,10 +78,14 @@ def test_a_clear_difference_ends_at_the_first_look(recipe: str, capfd: pytest.Ca
 
 
 def test_what_is_not_decided_says_how_many_seeds_would(recipe: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", recipe, "y=1", "--seeds", "6", "--dir", "d", "--measure", "gain:validation/success"]) == 0
+    words = ["compare", recipe, "y=1", "--seeds", "6", "--dir", "d", "--plugin", "own.py"]
+    assert main([*words, "--measure", "gain:validation/success"]) == 0
     output = capfd.readouterr().out
     assert all(part in output for part in ("Undecided: if mean and deviation stayed", "over 6 seeds"))
-    assert main(["compare", recipe, "y=1", "--seeds", "6", "--dir", "d", "--margin", "0.3"]) == 0
+    with locked(Path("d")):
+        assert main([*words, "--margin", "0.3"]) == 2
+    assert "'d' is in use by process" in capfd.readouterr().err
+    assert main([*words, "--margin", "0.3"]) == 0
     assert "No difference above 0.3." in capfd.readouterr().out
 
 
@@ -133,6 +139,15 @@ def test_what_an_interval_decides() -> None:
     assert quantile(more - 1) * even.deviation / math.sqrt(more) < 0.1
     assert quantile(more - 2) * even.deviation / math.sqrt(more - 1) >= 0.1
     assert decide.needed(even, 0.95) is None  # a mean of 0 is never seen to differ
+    for mean, n in ((0.05, 10), (0.02, 20), (0.3, 10)):
+        more = decide.needed(decide.Estimate(mean, -1.0, 1.0, n, 0.12), None)
+        halves = [
+            quantile(seeds - 1, decide.level(len(decide.looks(seeds)))) * 0.12 / math.sqrt(seeds)
+            for seeds in range(n, more or 0)
+        ]
+        assert more is not None
+        assert quantile(more - 1, decide.level(len(decide.looks(more)))) * 0.12 / math.sqrt(more) < mean
+        assert all(half >= mean for half in halves)
 
 
 def test_looks_share_the_error() -> None:

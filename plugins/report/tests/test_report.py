@@ -75,6 +75,7 @@ def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
         reported([True], set="easy", measures=[{"pass_rate": 1.0}], turns=[turn("a", 3.0)]),
         reported([False], set="hard", measures=[{"pass_rate": 0.5}], turns=[turn("a", 1.0)]),
         reported([], failures=1, set="hard"),
+        reported([False], set="hard"),  # its measures raised an error
     ]
     found = validation_metrics(greedy, greedy[:2])
     assert (found["validation/set/easy/success"], found["validation/set/hard/success"]) == (1.0, 0.0)
