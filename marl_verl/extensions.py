@@ -37,11 +37,15 @@
 
 import functools
 import importlib.metadata
+import json
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from marl_verl.errors import MarlError, user_error
+
+RUN_OPTIONS = "MARL_VERL_RUN_OPTIONS"  # those of `use_run_options`, for the processes that score answers
 
 
 @functools.cache
@@ -101,6 +105,8 @@ def use_run_options(run: Mapping[str, Any]) -> None:
     """Apply the options of `marl.run` that distributions add in this process."""
     for name in names("run"):
         extension("run", name).use(run.get(name))
+    chosen = {name: run.get(name) for name in names("run") if run.get(name) is not None}
+    os.environ[RUN_OPTIONS] = json.dumps(chosen)
 
 
 def used_run_options() -> dict[str, Any]:

@@ -54,6 +54,17 @@ def test_a_concurrent_workflow_that_differs_on_replay_is_caught() -> None:
     assert "act worker:a is shown another observation on replay" in str(error)
 
 
+def test_an_act_inside_a_recorded_call_of_a_concurrent_workflow_is_refused() -> None:
+    async def work(task: Task, team: Team) -> str:
+        async def ask() -> str:
+            return (await team["judge"].act("inside")).text
+
+        _, action = await asyncio.gather(team.call(ask), team["worker"].act("outside"))
+        return str(action.text)
+
+    assert "act judge:0 was made inside a recorded call" in str(failure(work))
+
+
 async def test_an_act_that_the_workflow_gives_up_is_no_turn() -> None:
     async def work(task: Task, team: Team) -> str:
         fast = asyncio.create_task(team["worker"].act("fast"))

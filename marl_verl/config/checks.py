@@ -137,10 +137,11 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             yield f"policy '{name}': actor.use_kl_loss needs a GPU, or an adapter: {remedy}"
         if "model" not in actor.checkpoint.save_contents:
             yield f"'{where}.actor.checkpoint.save_contents' lacks 'model', which resuming and export need"
-        if width > 1 and attention not in (None, "flash_attention_2"):
-            remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
-            problem = f"'{where}.actor.ulysses_sequence_parallel_size' is {width}, which gives wrong log-probs with"
-            yield f"{problem} attention '{attention}': {remedy}"
+        lacking = {*actor.checkpoint.load_contents} - {*actor.checkpoint.save_contents}
+        if lacking:
+            problem = f"'{where}.actor.checkpoint.save_contents' lacks '{min(lacking)}', which load_contents has"
+            yield f"{problem}: the run could not be resumed. Leave it out of both, or save it"
+        yield from _ulysses_problems(where, max(width, part.ref.ulysses_sequence_parallel_size), attention)
         yield from kernel_problems(part.model, where, str(attention))
         yield from _adapter_problems(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
@@ -160,13 +161,25 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
             yield f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length"
         attention = critic.model.override_config.get("attn_implementation")
+        yield from _ulysses_problems("marl.critic", critic.fsdp.ulysses_sequence_parallel_size, attention)
         yield from kernel_problems(critic.model, "marl.critic", str(attention))
     for name, section in resolved.policies.items():
+        model = section.actor_rollout_ref.model
+        if model.get("lora_adapter_path") and not model.lora_rank:
+            problem = f"'marl.policies.{name}.model.lora_adapter_path' would not be read"
+            yield f"{problem}: a trained policy needs lora_rank, too; of a frozen one, merge it into the model of path"
         rollout, where = section.actor_rollout_ref.rollout, f"marl.policies.{name}.rollout.max_model_len"
         prompt, response, limit = int(rollout.prompt_length), int(rollout.response_length), rollout.max_model_len
         if limit is not None and limit < prompt + response:
             row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "
             yield f"'{where}' is {limit}, but a turn may have {row}data.max_response_length): raise it"
+
+
+def _ulysses_problems(where: str, width: int, attention: str | None) -> Iterator[str]:
+    if width > 1 and attention not in (None, "flash_attention_2"):
+        remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
+        problem = f"'{where}': ulysses_sequence_parallel_size is {width}, which gives wrong log-probs with"
+        yield f"{problem} attention '{attention}': {remedy}"
 
 
 def _adapter_problems(model: DictConfig, where: str) -> Iterator[str]:

@@ -159,6 +159,9 @@ def _policy(whole: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[
         with_model_settings(part)
     template = whole.data.get("apply_chat_template_kwargs") or {}
     OmegaConf.resolve(part)
+    for role in (part.actor, part.ref):  # verl reads the one of the engine, into which it copies the role's
+        if (width := int(role.fsdp_config.get("ulysses_sequence_parallel_size") or 1)) > 1:
+            role.ulysses_sequence_parallel_size = width
     return {
         "data": {"apply_chat_template_kwargs": {**template, **(policy.apply_chat_template_kwargs or {})}},
         "actor_rollout_ref": part,

@@ -43,7 +43,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         models.use_remove_padding models.target_parameters models.use_fused_kernels models.fused_kernel_options
         models.override_config.attn_implementation models.override_config.moe_config
         models.override_config.use_cache models.override_config.attention_dropout
-        models.override_config.max_position_embeddings rollout.full_determinism rollout.dtype rollout.enforce_eager
+        models.override_config.max_position_embeddings rollout.dtype rollout.enforce_eager
         rollout.cudagraph_capture_sizes rollout.free_cache_engine rollout.enable_sleep_mode
         rollout.enable_chunked_prefill rollout.enable_prefix_caching rollout.scheduling_policy rollout.load_format
         rollout.layered_summon rollout.log_prob_use_dynamic_bsz rollout.disable_log_stats
@@ -144,6 +144,7 @@ INSTEAD: Mapping[str, str] = {
     "set marl.algorithm.name and marl.algorithm.options": "algorithm critic.enable",
     "critics have no warm-up": "trainer.critic_warmup",
     "set marl.policies.NAME.teacher": "distillation",
+    "set marl.run.repeatable": "rollout.full_determinism",
     "set optim.clip_grad": "learner.grad_clip",
     "set algorithm.rollout_correction": "algorithm.rollout_is algorithm.rollout_is_threshold actor.tis_imp_ratio_cap",
     "set marl.sampler.filter={no_variance: true}": "algorithm.filter_groups",

@@ -171,6 +171,9 @@ class Run(Effects):
         await self._end_tasks()
         if self._concurrent and not unanswered and not self._sealed and self.workflow.replayable:
             again = await replay(self.workflow, self.task, self.agents, self.journal, replace(self.limits, tokens=None))
+            if lost := {act.key for act, _ in self.turns} - {act.key for act, _ in again.turns}:
+                why = "was made inside a recorded call, whose result a replay takes from the record"
+                raise self._fail(f"act {':'.join(min(lost))} {why}: act outside of it")
             self._records, self.proposals, self.invalid = again._records, again.proposals, again.invalid
         self._records = _numbered(self._records)
         self._answer, self.finished = root.result(), True

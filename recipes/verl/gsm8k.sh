@@ -13,6 +13,8 @@ if [[ "${1:-}" == team ]]; then
         marl.workflow.name=solver-verifier
         marl.agents.solver.policy=solver
         marl.agents.verifier.policy=verifier
+        +marl.policies.solver={}
+        +marl.policies.verifier.rollout.prompt_length=2048   # problem and draft
     )
 fi
 

@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import inspect
+import json
 import multiprocessing
 import os
 import pickle
@@ -28,6 +29,7 @@ from typing import Any
 import cloudpickle
 
 from marl_verl.errors import RAISED, MarlError, MarlWarning, format_error, raised_at, with_line
+from marl_verl.extensions import RUN_OPTIONS, use_run_options
 from marl_verl.tasks.base import is_quick, name_of
 from marl_verl.threads import call_in_thread, is_async, perform
 
@@ -219,6 +221,8 @@ def serve(descriptor: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     functions: dict[Key, Callable[..., Any]] = {}
+    if options := json.loads(os.environ.get(RUN_OPTIONS, "{}")):
+        use_run_options(options)
     with contextlib.suppress(EOFError, OSError):  # the pipe has ended
         while True:
             for reply in _replies(functions, *pickle.loads(pipe.recv_bytes())):

@@ -36,6 +36,7 @@ HOST = "127.0.0.1"
 BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
 OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
+PROXY = {"NO_PROXY": HOST, "no_proxy": HOST}  # Python prefers the second, other languages the first
 ENDED = "the episode of this URL has ended"
 NEW = ""  # no slot: a request begins a conversation
 Endpoints = dict[str, "Endpoint"]  # agent -> its URLs, for one episode
@@ -53,7 +54,7 @@ class Endpoint:
     def environ(self) -> dict[str, str]:
         """Environment variables that the official clients of both APIs read; the key is a placeholder."""
         openai = {"OPENAI_BASE_URL": self.openai, "OPENAI_API_KEY": "none"}
-        return {**openai, "ANTHROPIC_BASE_URL": self.anthropic, "ANTHROPIC_API_KEY": "none", "NO_PROXY": HOST}
+        return {**openai, "ANTHROPIC_BASE_URL": self.anthropic, "ANTHROPIC_API_KEY": "none", **PROXY}
 
 
 class ExternalWorkflow(Workflow):

@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -84,13 +85,15 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
         self._server = server
         command = getattr(server, "command", None)
         self.name = server if isinstance(server, str) else str(command or getattr(server, "name", "server"))
+        if words := getattr(server, "args", None):  # which may be secret: two servers of a program have two names
+            self.name += f"#{zlib.crc32(json.dumps(words).encode()):08x}"
         self._client: asyncio.Future[Any] | None = None
         self._done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def tools(self) -> list[dict[str, Any]]:
-        """The tools as `tools` of an act."""
-        return await _called(self._run, self._list, [self.name], self._agent)
+        """The tools as `tools` of an act. A call of the team: no agent uses a tool by it."""
+        return await _called(self._run, self._list, [self.name], None)
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of a tool's result. McpError if the tool returns an error."""
@@ -141,7 +144,7 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             if not ready.done():
-                command = " ".join([self.name, *getattr(self._server, "args", ())])
+                command = " ".join([getattr(self._server, "command", self.name), *getattr(self._server, "args", ())])
                 why = f"MCP server '{command}' cannot be reached: {type(error).__name__}: {error}"
                 ready.set_exception(ConnectionError(why))
 

@@ -75,7 +75,7 @@ def run_test(code: str, test: Test, limits: Limits) -> Outcome:
     if not code.strip():
         return Outcome("wrong", error="there is no program")
     sandbox = current()
-    program = f"{test['before']}\n\n{code}" if test.get("before") else code
+    program = f"{test['before']}\n\n{code}" if test.get("before") and "from __future__" not in code else code
     if "input" in test:
         outcome = sandbox.prints(program, test["input"], test["output"], limits)
         exited = outcome.verdict == "error" and not _CRASHED.search(outcome.error)

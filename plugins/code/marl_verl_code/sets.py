@@ -27,6 +27,12 @@ from marl_verl_datasets import Fields, LeftOut, PublicSet
 from marl_verl.tasks import Task
 
 Tests = list[dict[str, Any]]
+IMPORTS = "\n".join(
+    ["import collections, functools, heapq, itertools, math, random, re, string, sys"]
+    + [f"from {name} import *" for name in ("math", "collections", "functools", "heapq", "bisect", "itertools")]
+    + ["from typing import *", "from builtins import *"]
+)
+"""What the graders of LiveCodeBench and APPS put before a program: the code that they show uses `List`."""
 PYTHON3 = 3  # CodeContests' number of the language
 PUBLIC = 2
 """Number of tests that become public where a set does not say which are."""
@@ -83,12 +89,12 @@ def livecodebench(row: Fields) -> Task:
             if not all(functional):
                 raise LeftOut("with tests of two kinds")
             entry = _entry(row.inner("metadata").text("func_name"), str(row.row.get("starter_code") or ""))
-            tests[which] = [_call(entry, case) for case in cases]
+            tests[which] = [{**_call(entry, case), "before": IMPORTS} for case in cases]
         else:
             tests[which] = [{"input": case["input"], "output": case["output"]} for case in cases]
     if not tests["private"]:
         raise LeftOut("without private tests")
-    return Task(name, _prompt(row, "question_content"), dict(tests))
+    return Task(f"livecodebench-{name}", _prompt(row, "question_content"), dict(tests))
 
 
 def apps(row: Fields) -> Task:
@@ -104,7 +110,7 @@ def apps(row: Fields) -> Task:
         for sent, wanted in pairs:
             # APPS wraps many outputs in a list, and its own checker accepts both forms
             accepted = {"or": wanted[0]} if isinstance(wanted, list) and wanted else {}
-            tests.append({"entry": entry, "args": sent, "expected": wanted, **accepted})
+            tests.append({"entry": entry, "args": sent, "expected": wanted, **accepted, "before": IMPORTS})
     else:
         tests = [{"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in pairs]
     solutions = row.items("solutions") if row.row.get("solutions") else []
@@ -112,7 +118,8 @@ def apps(row: Fields) -> Task:
         raise LeftOut(f"with {PUBLIC} tests or fewer")
     solution = {"solution": solutions[0]} if solutions and isinstance(solutions[0], str) else {}
     data = {"public": tests[:PUBLIC], "private": tests[PUBLIC:], **solution}
-    return Task(name, _prompt(row, "question"), data)
+    prompt = _prompt(row, "question")  # both files of APPS count from 0
+    return Task(f"apps-{name}-{zlib.crc32(prompt.encode()):08x}", prompt, data)
 
 
 def codecontests(row: Fields) -> Task:

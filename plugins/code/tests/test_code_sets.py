@@ -99,11 +99,17 @@ def score(task: Task, program: str) -> float:
         (
             "livecodebench",
             FUNCTIONAL,
-            "class Solution:\n    def repeat(self, n, like): return [n] * len(like)",
+            "class Solution:\n    def repeat(self, n: int, like: str) -> List[int]: return [n] * len(like)",
             "def repeat(n, like): return [n] * len(like)",
             (1, 1),
         ),
-        ("apps", {**APPS, "input_output": WRAPPED}, "def double(x): return 2 * x", "def double(x): return 2", (2, 1)),
+        (
+            "apps",
+            {**APPS, "input_output": WRAPPED},
+            "def double(x: int) -> Optional[int]: return pow(2 * x, 1)",
+            "def double(x): return 2",
+            (2, 1),
+        ),
         ("codecontests", CONTESTS, DOUBLE, "print({'1': 2, '2': 4}[input()])", (1, 2)),
         ("mbpp", MBPP, MBPP["code"], "def add(a, b): return 3", (1, 1)),
         (

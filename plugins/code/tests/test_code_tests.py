@@ -78,8 +78,9 @@ def test_a_program_that_passes_the_public_tests_ends_it() -> None:
     [
         ("first\n```\nx\n```\nthen\n```python\ny\n\nz\n```", "y\n\nz"),
         ("```python\nnot closed", ""),
+        ("```python\nprint(6 * 7)\n```\nThis prints:\n```\n42\n```", "print(6 * 7)"),
         ("```py\nprint('```')\n```", "print('```')"),
     ],
 )
-def test_the_program_is_the_last_closed_block(text: str, code: str) -> None:
+def test_the_program_is_the_last_closed_block_of_python(text: str, code: str) -> None:
     assert program_in(text) == code

@@ -6,7 +6,6 @@ Rows with `id`, `prompt` and `data` are tasks already, in any file. Tasks of sev
 as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 
-import contextlib
 import hashlib
 import json
 import random
@@ -78,8 +77,11 @@ class Fields:
 
     def _decoded(self, kind: type, wanted: str, *names: str) -> Any:
         value = self.value(*names)
-        with contextlib.suppress(ValueError, RecursionError):
+        try:
             value = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError) as error:
+            if "integer string conversion" in str(error):
+                raise LeftOut("with an integer of more than 4,300 digits") from error
         if not isinstance(value, kind):
             raise self.wrong(f"must be {wanted}, or its JSON text", value, *names)
         return value

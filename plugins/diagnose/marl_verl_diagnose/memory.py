@@ -139,7 +139,9 @@ def estimate(
     here = not gpu or (memory is not None and ray_address(resolved) is None)
     room, needs = (memory or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
     for pool in [Pool("the run", 1, 1, tuple(known), False)] if local else pools_of(resolved, team):
-        need: dict[str, float] = {"contexts": 2 * CONTEXT * len(pool.policies)} if gpu else {"process": PROCESS}
+        need: dict[str, float] = (
+            {"contexts": 2 * CONTEXT * (pool.processes or len(pool.policies))} if gpu else {"process": PROCESS}
+        )
         updates: list[dict[str, float]] = [{}]  # the needs of one learner's update
         for name in [name for name in pool.policies if name in known and (local or team.alike(name)[0] == name)]:
             part, model, rollout = parts[name], known[name], parts[name].rollout

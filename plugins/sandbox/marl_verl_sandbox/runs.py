@@ -25,7 +25,7 @@ Verdict = Literal["passed", "wrong", "error", "timeout"]
 LIMITS = Limits()
 SECONDS, MEGABYTES = 5.0, 1024  # of the tool
 LONGEST = 2000  # maximum characters of the tool's output; its end is kept
-_FENCED = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCED = re.compile(r"^[ \t]*```([^\n`]*)\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
 CORES = len(os.sched_getaffinity(0))
 at_once = threading.BoundedSemaphore(CORES)
 """As many programs at once as there are cores, so that a time limit is not spent waiting for a core."""
@@ -220,9 +220,10 @@ def used() -> str | None:
 
 
 def program_in(text: str) -> str:
-    """The last fenced block of a text without its fences; empty without one, or where it is not closed."""
+    """The last fenced block of Python, else of anything, without its fences; empty without one that is closed."""
     blocks = _FENCED.findall(text)
-    return str(blocks[-1]).rstrip() if blocks else ""
+    python = [block for block in blocks if block[0].strip().lower() in ("python", "python3", "py")]
+    return str((python or blocks)[-1][1]).rstrip() if blocks else ""
 
 
 async def ran(code: str, seconds: float = SECONDS) -> tuple[str, str]:

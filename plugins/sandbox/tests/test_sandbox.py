@@ -1,5 +1,6 @@
 """The sandbox: values and their equality; programs, functions and tests in every tier; `marl-verl sandbox check`."""
 
+import asyncio
 import json
 import math
 import threading
@@ -9,12 +10,15 @@ from typing import Any
 
 import marl_verl_sandbox as sandbox
 import pytest
-from marl_verl_sandbox import Limits, Sandbox, SandboxError, runs, unavailable, values
+from marl_verl_sandbox import Limits, Sandbox, SandboxError, current, runs, unavailable, values
 from marl_verl_sandbox.verl_programs import _with, score_program
 from verl.utils.reward_score import sandbox_fusion
 from verl.utils.reward_score.sandbox_fusion import utils
 
+from marl_verl.algo.sampling import scoring
 from marl_verl.errors import MarlError
+from marl_verl.extensions import RUN_OPTIONS, use_run_options
+from marl_verl.tasks import Task
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
 QUICK = Limits(seconds=20.0, megabytes=256)
@@ -256,3 +260,17 @@ def test_verls_functions_are_where_they_were() -> None:
     assert utils.call_sandbox_api is before  # verl itself is not changed
     with pytest.raises(ImportError, match=r"verl's .*sandbox_fusion has no check_it: its code score has changed"):
         _with(sandbox_fusion.compute_score, check_it=print)
+
+
+def tier_of(task: Task, answer: str) -> float:
+    return float(current().tier == answer)
+
+
+def test_a_score_in_a_process_of_its_own_has_the_tier_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_OPTIONS, "{}")
+    use_run_options({"sandbox": "limits"})
+    try:
+        assert asyncio.run(scoring.scored(tier_of, [(Task("t", "p", {}), "limits")], 30.0)) == [1.0]
+    finally:
+        scoring.end_processes()
+        use_run_options({})

@@ -250,7 +250,7 @@ def _set_training(script: Script) -> None:
         script.values[filtered] = True
     script.drop(truncation)
     for part in (f"{ACTOR}.checkpoint.save_contents", "critic.checkpoint.save_contents"):
-        if "model" not in (script.values.get(part) or ["model"]):
+        if not {"model", "optimizer", "extra"} <= {*(script.values.get(part) or ["model", "optimizer", "extra"])}:
             script.drop(part)  # resuming and export need all parts
     actor, log_prob = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"
     if script.values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None:

@@ -5,12 +5,14 @@ parsed, the authors' code silently takes it as "yes"; here this is an option, an
 """
 
 import json
+import re
 from typing import Literal
 
 from marl_verl_datasets import clipped, verdict
 
 from marl_verl import Task
 from marl_verl.episode import Action, CallError, Episode, Team, Turn
+from marl_verl.episode.messages import message_text
 from marl_verl.options import Positive
 from marl_verl.tasks import quick
 from marl_verl_search.answers import normalised, tagged
@@ -20,6 +22,7 @@ from marl_verl_search.tasks import answers_of
 VERIFIER, SEARCHER, ANSWERER = "verifier", "searcher", "answerer"
 ALONE = "alone"  # one agent that searches and answers
 YES, NO = "yes", "no"
+_INFORMATION = re.compile("<information>(.*?)</information>", re.DOTALL)
 HOW = {
     VERIFIER: "Think about whether this is enough to answer the question, and end with your decision: "
     "<verify>yes</verify> if it is, <verify>no</verify> if another search is needed.",
@@ -114,7 +117,8 @@ def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     no where it has none, else 0; -0.1 without a verdict."""
     if (decision := verdict(turn.action.text, (YES, NO))) is None:
         return -0.1
-    return float((decision == YES) == _contains(str(turn.observation), task))
+    found = [text for message in turn.observation for text in _INFORMATION.findall(message_text(message))]
+    return float((decision == YES) == any(_contains(text, task) for text in found))
 
 
 @quick
@@ -124,8 +128,8 @@ def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
     if (query := tagged(turn.action.text, "search")) is None:
         return -0.1
     calls = [call for call in episode.journal.calls() if call.agent == turn.agent]
-    results = [call.value or "" for call in calls if json.loads(call.arguments)[0] == query]
-    return float(any(_contains(text, task) for text in results))
+    results = [json.loads(call.value or "[]") for call in calls if json.loads(call.arguments)[0] == query]
+    return float(any(_contains(text, task) for texts in results for text in texts))
 
 
 def _contains(text: str, task: Task) -> bool:

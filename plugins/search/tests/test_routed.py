@@ -74,6 +74,19 @@ def test_role_rewards_by_hand() -> None:
     """Verdicts and searches of one episode each, and their rewards in the order of the acts."""
     rewards = {"verifier": verdict_right, "searcher": search_hit}
     hit, miss, none = "<search>Mondrian born</search>", "<search>Red Lake</search>", "Mondrian"
+    asked = Task("q", "Was Amersfoort or Utrecht his birthplace?", TASK.data)
+    (seen,) = asyncio.run(
+        Independent(1).sample(
+            ScriptedContext(
+                SearchTeam(),
+                asked,
+                ScriptedPolicy({"verifier": YES, "searcher": hit, "answerer": ANSWER}),
+                tasks=TASKS,
+                rewards=rewards,
+            )
+        )
+    ).episodes
+    assert seen.turns[0].rewards["role"] == 0.0  # the question is not found
     for verdicts, searches, wanted in (
         ([YES], hit, [0.0]),
         ([NO, YES], hit, [1.0, 1.0, 1.0]),
