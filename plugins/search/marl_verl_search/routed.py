@@ -12,7 +12,6 @@ from marl_verl_datasets import clipped, verdict
 
 from marl_verl import Task
 from marl_verl.episode import Action, CallError, Episode, Team, Turn
-from marl_verl.episode.messages import message_text
 from marl_verl.options import Positive
 from marl_verl.tasks import quick
 from marl_verl_search.answers import normalised, tagged
@@ -117,7 +116,7 @@ def verdict_right(task: Task, turn: Turn, episode: Episode) -> float:
     no where it has none, else 0; -0.1 without a verdict."""
     if (decision := verdict(turn.action.text, (YES, NO))) is None:
         return -0.1
-    found = [text for message in turn.observation for text in _INFORMATION.findall(message_text(message))]
+    found = [text for message in turn.observation for text in _INFORMATION.findall(str(message.get("content")))]
     return float((decision == YES) == any(_contains(text, task) for text in found))
 
 
