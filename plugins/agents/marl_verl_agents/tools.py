@@ -67,7 +67,8 @@ class McpError(Exception):
 
 class McpServer(AbstractAsyncContextManager["McpServer"]):
     """The tools of an MCP server: `async with mcp_server(team, "http://localhost:8000/mcp") as server:`, then
-    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects of the team or the agent.
+    `await server.tools()` and `await server.call(name, arguments)`. Both are `call` effects: the list of the team, the
+    call of the team or the agent.
 
     The connection opens with the first call that a journal does not answer, so that a replay starts no server, and
     closes at the end of the `async with` block.

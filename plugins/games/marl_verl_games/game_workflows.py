@@ -23,7 +23,7 @@ a component of its own: alpha 0 gives the authors' reward.
 from dataclasses import dataclass
 from typing import Any
 
-from marl_verl_sandbox import program_in, ran
+from marl_verl_sandbox import run_program
 
 from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
@@ -93,14 +93,11 @@ class ToolCallerPlanner(GamePlayer):
             f"{seen}\nWrite a Python program in a ```python block that finds the moves and prints them as a list, "
             f"such as {game.example}. It has no input: write the state into it."
         )
-        program, output, error = program_in(action.text), "(no program)", ""
-        if program:
-            output, error = await team[CALLER].call(ran, program)
-        plan = log.printed(CALLER, "plans", "" if error else output, game.move, game.only_moves)
+        output, printed = await run_program(team[CALLER], action.text)
+        plan = log.printed(CALLER, "plans", output, game.move, game.only_moves)
         if plan.moves is None:
             team.invalid(action, "no program that prints moves")
         log.proposed(team, lines, plan)
-        printed = f"{output}\n{error}".strip()
         shown = f"{seen}\nA program of the tool caller printed:\n{printed}\nIt may be wrong: check it, and decide."
         await self.moves(team, lines, PLANNER, shown, game)
 

@@ -4,7 +4,7 @@ Source: AT-GRPO, arXiv 2510.11062, and its public code: tool user first, then re
 agree; each is rewarded for its own answer. The wording of the prompts is our own.
 """
 
-from marl_verl_sandbox import program_in, ran
+from marl_verl_sandbox import run_program
 
 from marl_verl import Episode, Task, Team, Turn, Workflow
 from marl_verl.options import Positive
@@ -37,15 +37,12 @@ class ToolUserReasoner(Workflow):
         before = ""
         for _ in range(self.turns):
             action = await team[TOOL_USER].act(f"{task.prompt}\n\n{before}{PROGRAM}")
-            program, printed, error = program_in(action.text), "(no program)", ""
-            if program:
-                printed, error = await team[TOOL_USER].call(ran, program)
-            computed = None if error else stated(printed)  # an error's last number is no answer
+            output, printed = await run_program(team[TOOL_USER], action.text)
+            computed = stated(output)
             if computed is None:
                 team.invalid(action, "no program that prints an answer")
             answers.append([TOOL_USER, computed])
             team.propose(list(answers))
-            printed = f"{printed}\n{error}".strip()
             shown = f"{task.prompt}\n\n{before}A program printed:\n{printed}\nIt may be wrong. {BOXED}"
             answer = await _reasoned(team, shown)
             answers.append([REASONER, answer])

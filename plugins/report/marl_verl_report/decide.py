@@ -75,13 +75,13 @@ def decided(effect: Estimate, margin: float | None = None) -> str | None:
     return "within" if margin is not None and max(-effect.low, effect.high) <= margin else None
 
 
-def needed(effect: Estimate, level_of: float | None, margin: float | None = None) -> int | None:
+def needed(effect: Estimate, fixed: float | None, margin: float | None = None) -> int | None:
     """The number of seeds whose interval would decide, if mean and deviation stayed as they are. None: over `MOST`.
-    `level_of` the interval; None: that of a comparison of so many seeds, which has more looks."""
+    `fixed`: the level of the interval; None: that of a comparison of so many seeds, which has more looks."""
     room = abs(effect.mean) if margin is None else max(abs(effect.mean), margin - abs(effect.mean))
 
     def enough(n: int) -> bool:
-        return quantile(n - 1, level_of or level(len(looks(n)))) * effect.deviation < room * math.sqrt(n)
+        return quantile(n - 1, fixed or level(len(looks(n)))) * effect.deviation < room * math.sqrt(n)
 
     start = max(effect.n, 2)
     for end in looks(MOST):  # up to which the level is the same

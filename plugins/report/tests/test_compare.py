@@ -141,12 +141,10 @@ def test_what_an_interval_decides() -> None:
     assert decide.needed(even, 0.95) is None  # a mean of 0 is never seen to differ
     for mean, n in ((0.05, 10), (0.02, 20), (0.3, 10)):
         more = decide.needed(decide.Estimate(mean, -1.0, 1.0, n, 0.12), None)
-        halves = [
-            quantile(seeds - 1, decide.level(len(decide.looks(seeds)))) * 0.12 / math.sqrt(seeds)
-            for seeds in range(n, more or 0)
-        ]
         assert more is not None
-        assert quantile(more - 1, decide.level(len(decide.looks(more)))) * 0.12 / math.sqrt(more) < mean
+        levels = {seeds: decide.level(len(decide.looks(seeds))) for seeds in range(n, more + 1)}
+        *halves, last = (quantile(seeds - 1, levels[seeds]) * 0.12 / math.sqrt(seeds) for seeds in levels)
+        assert last < mean
         assert all(half >= mean for half in halves)
 
 

@@ -235,6 +235,15 @@ async def ran(code: str, seconds: float = SECONDS) -> tuple[str, str]:
     return output.strip()[-LONGEST:], error
 
 
+async def run_program(agent: Any, text: str) -> tuple[str, str]:
+    """Run the program of an agent's text, as a call of the agent; return what it prints, empty if it fails, and what to
+    show of that, with the last line of its error."""
+    if not (program := program_in(text)):
+        return "", "(no program)"
+    output, error = await agent.call(ran, program)
+    return "" if error else output, f"{output}\n{error}".strip()
+
+
 async def run_python(code: str, seconds: float = SECONDS, strict: bool = False) -> str:
     """Run a Python program and return what it prints; if it fails, with the last line of the error.
 

@@ -75,17 +75,9 @@ def test_role_rewards_by_hand() -> None:
     rewards = {"verifier": verdict_right, "searcher": search_hit}
     hit, miss, none = "<search>Mondrian born</search>", "<search>Red Lake</search>", "Mondrian"
     asked = Task("q", "Was Amersfoort or Utrecht his birthplace?", TASK.data)
-    (seen,) = asyncio.run(
-        Independent(1).sample(
-            ScriptedContext(
-                SearchTeam(),
-                asked,
-                ScriptedPolicy({"verifier": YES, "searcher": hit, "answerer": ANSWER}),
-                tasks=TASKS,
-                rewards=rewards,
-            )
-        )
-    ).episodes
+    policy = ScriptedPolicy({"verifier": YES, "searcher": hit, "answerer": ANSWER})
+    context = ScriptedContext(SearchTeam(), asked, policy, tasks=TASKS, rewards=rewards)
+    (seen,) = asyncio.run(Independent(1).sample(context)).episodes
     assert seen.turns[0].rewards["role"] == 0.0  # the question is not found
     for verdicts, searches, wanted in (
         ([YES], hit, [0.0]),
