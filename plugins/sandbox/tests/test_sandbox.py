@@ -268,6 +268,7 @@ def tier_of(task: Task, answer: str) -> float:
 
 def test_a_score_in_a_process_of_its_own_has_the_tier_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUN_OPTIONS, "{}")
+    scoring.end_processes()  # those of other tests have begun before the run
     use_run_options({"sandbox": "limits"})
     try:
         assert asyncio.run(scoring.scored(tier_of, [(Task("t", "p", {}), "limits")], 30.0)) == [1.0]
