@@ -100,8 +100,9 @@ def test_a_step_is_the_same_on_both(whole: Whole, local: Finished) -> None:
         lines = [run.lines("train/success")[0] for run in runs]
         timing = ("seconds", "perf/", "mfu")
         names = [name for name in lines[0] if name.startswith("policy/") and not any(word in name for word in timing)]
-        for name in names:
-            assert lines[0][name] == pytest.approx(lines[1][name], rel=1e-6, abs=1e-6), name
+        for name in names:  # one token's loss has the rounding of a float32 logit of 8 to 16, which is 1e-6
+            bound = 1e-5 if name.endswith(("distillation/loss_min", "distillation/loss_max")) else 1e-6
+            assert lines[0][name] == pytest.approx(lines[1][name], rel=bound, abs=bound), name
         assert any("grad_norm" in name for name in names)
     taught = ("answerer/reverse_kl", "answerer/distillation/loss", "sender/distillation/loss")
     for metric in (*taught, "sender/distillation/teacher_mass"):  # read by vLLM, and in one process
