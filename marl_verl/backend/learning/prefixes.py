@@ -43,6 +43,12 @@ def limit(data: TensorDict) -> int:
     return int(most * tu.get(data, "sp_size", default=1))
 
 
+def of_rows(data: TensorDict, **_: Any) -> tuple[list[TensorDict], None]:
+    """verl's micro-batches of a number of rows, of which the last one may have fewer, as many on each rank."""
+    size, rows = tu.get(data, "micro_batch_size_per_gpu"), range(len(data))
+    return [select(data, rows[first : first + size]) for first in rows[::size]], None
+
+
 class SharedPrefixes(transformer_impl.FSDPEngine):
     """Goes before an `FSDPEngineWithLMHead` or an `FSDPEngineWithValueHead`. `masks`: whether trees may branch."""
 
@@ -61,8 +67,9 @@ class SharedPrefixes(transformer_impl.FSDPEngine):
         return (self._shared.select(inputs[0]),) if self._shared is not None and self.masks else None
 
     def forward_backward_batch(self, data: TensorDict, *args: Any, **options: Any) -> Any:
-        shares = tu.get(data, SHARE, default=False) and tu.get(data, "use_dynamic_bsz", default=True)
-        prepare = self._micro_batches if shares else transformer_impl.prepare_micro_batches
+        prepare = self._micro_batches if tu.get(data, SHARE, default=False) else transformer_impl.prepare_micro_batches
+        if not tu.get(data, "use_dynamic_bsz", default=True):
+            prepare = of_rows
         with mock.patch.object(transformer_impl, "prepare_micro_batches", prepare):
             return super().forward_backward_batch(data, *args, **options)
 
