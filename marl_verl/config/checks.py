@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.stored import is_local
-from marl_verl.config.verl_keys import settings_of
+from marl_verl.config.verl_keys import OF_TEAM, settings_of
 from marl_verl.errors import MarlWarning, check, check_file, nearest, shown, user_error
 from marl_verl.models.count import model_config, model_folder, shapes
 from marl_verl.tasks.base import Split, Task, TaskSet, trained
@@ -169,6 +169,10 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             problem = f"'marl.policies.{name}.model.lora_adapter_path' would not be read"
             yield f"{problem}: a trained policy needs lora_rank, too; of a frozen one, merge it into the model of path"
         rollout, where = section.actor_rollout_ref.rollout, f"marl.policies.{name}.rollout.max_model_len"
+        for key in OF_TEAM:
+            if rollout[key] != resolved.actor_rollout_ref.rollout[key]:
+                problem = f"'marl.policies.{name}.rollout.{key}' would not be read: the team has one"
+                yield f"{problem}, set actor_rollout_ref.rollout.{key}"
         prompt, response, limit = int(rollout.prompt_length), int(rollout.response_length), rollout.max_model_len
         if limit is not None and limit < prompt + response:
             row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "

@@ -24,7 +24,7 @@ from marl_verl.config.placement import LARGE, Pool, check_shared_base, pools_of,
 from marl_verl.config.policy_models import local_model, made_model
 from marl_verl.config.schema import CRITIC_KEYS, CriticKeys, marl_of
 from marl_verl.config.stored import copier, updates_per_batch
-from marl_verl.config.verl_keys import key_paths, verl_configs
+from marl_verl.config.verl_keys import OF_TEAM, key_paths, verl_configs
 from marl_verl.errors import MarlError, check, user_error
 from marl_verl.models.count import model_folder, parameters, shapes
 from marl_verl.models.sources import ModelToMake, located
@@ -66,8 +66,8 @@ def resolve(config: DictConfig, team: TeamConfig) -> DictConfig:
             names = [str(name) for name in policies]
             first = policies[next((name for name in names if team.policies[name].trained), names[0])]
             whole.actor_rollout_ref = first.actor_rollout_ref
-            # validation and endpoints use the team's sampling settings, not the first policy's
-            for key in ("name", "temperature", "top_p", "top_k", "val_kwargs"):
+            # validation and endpoints use the team's settings, not the first policy's
+            for key in ("name", "temperature", "top_p", "top_k", *OF_TEAM):
                 whole.actor_rollout_ref.rollout[key] = config.actor_rollout_ref.rollout[key]
             whole.algorithm.rollout_correction = first.algorithm.rollout_correction
         OmegaConf.resolve(whole)

@@ -22,6 +22,7 @@ from marl_verl.options import NonNegative, Positive, Share, Small, check_type
 from marl_verl.team import own_keys
 
 Every = Literal[-1] | Positive
+OF_TEAM = ("val_kwargs", "agent")  # sections of `rollout` that the policies of a team have in common
 KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")  # k3+ has the value of k3 and the gradient of k2
 EXPANDED: Mapping[str, tuple[str, ...]] = {
     **{name: (f"actor_rollout_ref.{name}",) for name in ("actor", "rollout", "model", "ref")},
@@ -61,7 +62,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
         learner.ppo_epochs learner.ppo_mini_batch_size learner.ppo_max_token_len_per_gpu
         forward.ulysses_sequence_parallel_size actor.fsdp_config.entropy_from_logits_chunk_size
         critic.forward_max_token_len_per_gpu ref.log_prob_max_token_len_per_gpu
-        transfer_queue.backend.SimpleStorage.num_data_storage_units actor_rollout_ref.nccl_timeout""",
+        transfer_queue.backend.SimpleStorage.num_data_storage_units""",
     ),
     (
         Positive | None,
@@ -116,8 +117,7 @@ PASSED: tuple[tuple[Any, str], ...] = (
     (bool | None, "model.lora.merge models.use_liger"),
     (  # Hydra reads `no` as a text, which would count as true
         bool,
-        """actor.use_remove_padding actor.use_fused_kernels actor.use_dynamic_bsz forward.pad_to_length
-        actor.fsdp_config.pad_to_length critic.fsdp.pad_to_length forward.use_torch_compile""",
+        "actor.use_dynamic_bsz forward.pad_to_length actor.fsdp_config.pad_to_length critic.fsdp.pad_to_length",
     ),
     (  # verl saves no optimizer for a name that it does not know
         list[Literal["model", "optimizer", "extra", "hf_model"]],
@@ -157,6 +157,8 @@ INSTEAD: Mapping[str, str] = {
     "set the key of the same meaning of rollout or model": """vllm.model vllm.tensor_parallel_size
         vllm.data_parallel_size vllm.gpu_memory_utilization vllm.max_model_len vllm.max_num_seqs
         vllm.max_num_batched_tokens vllm.dtype vllm.load_format vllm.seed vllm.logprobs_mode""",
+    "set it in model": "actor.use_remove_padding actor.use_fused_kernels",
+    "set fsdp_config.use_torch_compile": "forward.use_torch_compile",
     "set ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size critic.ppo_micro_batch_size",
     UNUSED: """actor.fsdp_config.forward_only critic.fsdp.forward_only engine.qat engine.turbo_config
         learner.optim.total_training_steps""",

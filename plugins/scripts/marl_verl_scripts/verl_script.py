@@ -81,6 +81,7 @@ DROPPED = """
     data.filter_overlong_prompts_workers data.validation_shuffle data.use_shm data.trust_remote_code
     data.return_raw_chat data.return_raw_input_ids data.return_full_prompt data.return_multi_modal_inputs
     data.gen_batch_size models.use_shm models.tiled_mlp actor.use_prefix_grouper actor.freeze_vision_tower
+    actor.use_remove_padding actor.use_fused_kernels forward.use_torch_compile actor_rollout_ref.nccl_timeout
     actor.calculate_sum_pi_squared learner.checkpoint.async_save actor.checkpoint.strict
     learner.rollout_n ref.rollout_n learner.optim.total_training_steps
     rollout.mode rollout.multi_stage_wake_up rollout.skip_tokenizer_init rollout.moe_load_balance_metrics_interval

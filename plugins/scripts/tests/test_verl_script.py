@@ -194,7 +194,8 @@ actor_rollout_ref.model.use_shm=True +actor_rollout_ref.actor.use_prefix_grouper
 actor_rollout_ref.actor.profiler.enable=True global_profiler.steps=[1,2] reward_model.enable=False
 reward_model.model.path=judge critic.optim.lr=1e-5 critic.model.path=x hydra.run.dir=x
 actor_rollout_ref.actor.checkpoint.save_contents=[hf_model,model]
-reward.reward_manager.name=prime model_engine=dp actor_rollout_ref.hybrid_engine=True
+reward.reward_manager.name=prime model_engine=dp actor_rollout_ref.hybrid_engine=True actor_rollout_ref.nccl_timeout=9
+actor_rollout_ref.actor.use_torch_compile=False actor_rollout_ref.actor.use_fused_kernels=True
 """
 
 
