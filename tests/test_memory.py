@@ -107,6 +107,17 @@ def test_policies_of_a_pool_are_in_each_others_way_unless_offloaded(needs: Any) 
     assert [size for part, size in parts.items() if part.startswith("weights")] == [4 * P / 8]
 
 
+def test_servers_are_awake_beside_what_is_not_offloaded(needs: Any) -> None:
+    """8 GPUs have two copies of the weights; a server has 2, and a share below its weights and a bucket."""
+    size, actor = "actor_rollout_ref.rollout", "actor_rollout_ref.actor.fsdp_config"
+    flags = ("trainer.n_gpus_per_node=8", f"{actor}.fsdp_size=4", f"{size}.tensor_model_parallel_size=2")
+    parts = needs(*flags, f"{size}.gpu_memory_utilization=0.1")["each GPU of one, servers awake"].parts
+    state = {"weights of one": P, "optimiser of one": 2 * P}
+    assert parts == {**state, "contexts": GIB, "share of one's server": P + 2048 * 2**20}
+    flags += (f"{actor}.param_offload=true", f"{actor}.optimizer_offload=true", f"{size}.gpu_memory_utilization=0.5")
+    assert needs(*flags)["each GPU of one, servers awake"].parts == {"contexts": GIB, "share of one's server": 40 * GIB}
+
+
 def test_one_process_has_one_copy_of_the_weights_and_no_servers(needs: Any) -> None:
     backend = ("marl.run.backend=local", "marl.policies.two.frozen=true")
     need = needs(*backend, model="smol/lm2")["the GPU"]

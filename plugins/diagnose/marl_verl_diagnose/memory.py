@@ -1,9 +1,9 @@
 """Estimate of the memory that a run needs on a GPU or in one process, from its config and its models' configs.
 
-A rank is one of the n GPUs that share a policy. P are its model's parameters, D the trained ones (all, or those of the
-adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes an activation (`mixed_precision.param_dtype`), T
-tokens of a micro-batch, L layers, h hidden size, m that of the MLP, V vocabulary, c = 1 with gradient checkpointing,
-else L. Bytes on each rank:
+A rank is one of the n GPUs that share a policy, or one copy of its weights (`fsdp_config.fsdp_size`). P are its model's
+parameters, D the trained ones (all, or those of the adapter), w bytes a parameter (`fsdp_config.model_dtype`), a bytes
+an activation (`mixed_precision.param_dtype`), T tokens of a micro-batch, L layers, h hidden size, m that of the MLP, V
+vocabulary, c = 1 with gradient checkpointing, else L. Bytes on each rank:
 
     weights, gradients, optimiser   w P / n, w D / n, 2 w D / n      ZeRO, arXiv 1910.02054, section 3; Adam's moments
     gathered layers                 a (2 (P - ends) / L + ends)      FSDP, arXiv 2304.11277, section 3: two layers and
@@ -18,8 +18,9 @@ else L. Bytes on each rank:
 The bytes of logits and of the step were measured, on one H200 without flash-attn (docs/gpu.md) and on a CPU.
 
 Policies are updated one after another, so that only the largest update counts, with what is offloaded between updates.
-Servers sleep meanwhile, or have their `gpu_memory_utilization`. What is not known is left out: the estimate is rather
-too small. No weights are loaded.
+Servers sleep meanwhile, or have their `gpu_memory_utilization`, which includes a CUDA context. When sleeping ones are
+awake again, each has this, or while it gets new weights these and verl's bucket, beside what is not offloaded. What is
+not known is left out: the estimate is rather too small. No weights are loaded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ import psutil
 from omegaconf import DictConfig
 
 from marl_verl.config.hardware import on_gpu, ray_address
-from marl_verl.config.placement import Pool, pools_of
+from marl_verl.config.placement import Pool, pools_of, server_gpus
 from marl_verl.config.stored import is_local, updates_per_batch
 from marl_verl.errors import MarlError
 from marl_verl.models.count import model_config, parameters, shapes
@@ -51,6 +52,7 @@ LARGEST = 3  # parts in a message
 REMEDY = (
     "use more GPUs, lower actor.ppo_max_token_len_per_gpu, or set model.lora_rank or actor.fsdp_config.model_dtype=bf16"
 )
+AWAKE = "lower rollout.gpu_memory_utilization, or set actor.fsdp_config.param_offload and optimizer_offload"
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Need:
     parts: Mapping[str, float]
     room: float
     real: bool = True  # the device is one of this machine; otherwise the need is only printed
+    remedy: str = REMEDY
 
     @property
     def total(self) -> float:
@@ -89,7 +92,7 @@ class Need:
     def check(self) -> None:
         """MarlError where the need is certainly more than this machine has."""
         if self.real and self.total > self.room:
-            raise MarlError(f"memory of {self}: {REMEDY}")
+            raise MarlError(f"memory of {self}: {self.remedy}")
 
 
 def training(
@@ -100,6 +103,8 @@ def training(
     mixed = (fsdp.get("mixed_precision") or {}).get("param_dtype", "bf16")
     width = 4 if mixed in ("fp32", "float32") else 2
     layers = 1 if part.model.enable_gradient_checkpointing else model.layers
+    copy = fsdp.get("fsdp_size") or -1
+    ranks = min(copy, ranks) if copy > 0 else ranks
     state, trained = (0 if fsdp.offload_policy else kept / ranks), model.adapter or model.parameters
     need = {
         "weights": state * model.parameters,
@@ -139,14 +144,19 @@ def estimate(
     here = not gpu or (memory is not None and ray_address(resolved) is None)
     room, needs = (memory or ASSUMED_GPU) if gpu else float(psutil.virtual_memory().available), []
     for pool in [Pool("the run", 1, 1, tuple(known), False)] if local else pools_of(resolved, team):
-        need: dict[str, float] = (
-            {"contexts": 2 * CONTEXT * (pool.processes or len(pool.policies))} if gpu else {"process": PROCESS}
-        )
+        contexts = CONTEXT * (pool.processes or len(pool.policies))  # of training workers, and as many of servers
+        need: dict[str, float] = {"contexts": 2 * contexts} if gpu else {"process": PROCESS}
+        awake: dict[str, float] = {}  # the needs of servers that sleep during updates
         updates: list[dict[str, float]] = [{}]  # the needs of one learner's update
         for name in [name for name in pool.policies if name in known and (local or team.alike(name)[0] == name)]:
             part, model, rollout = parts[name], known[name], parts[name].rollout
-            if not local and not (rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)):
-                need[f"share of {name}'s server"] = float(rollout.gpu_memory_utilization) * room
+            served = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
+            if not local:
+                sleeps = rollout.free_cache_engine and rollout.get("enable_sleep_mode", True)
+                bucket = (rollout.checkpoint_engine.update_weights_bucket_megabytes or 0) << 20
+                synced = served / server_gpus(rollout) + bucket if team.policies[name].trained else 0
+                share = max(float(rollout.gpu_memory_utilization) * room, synced)
+                (awake if sleeps else need)[f"share of {name}'s server"] = share
             learners: dict[str, tuple[DictConfig, dict[str, float]]] = {}
             if team.policies[name].trained:
                 longest = int(rollout.prompt_length) + int(rollout.response_length)
@@ -155,7 +165,7 @@ def estimate(
                 fsdp = part.actor.fsdp_config
                 learners[name] = fsdp, training(model, part, fsdp, pool.size, tokens, gpu)
             elif local:
-                need[f"weights of {name}"] = (4 if rollout.dtype in ("float32", "fp32") else 2) * model.parameters
+                need[f"weights of {name}"] = served
             for critic in [critic.critic for critic in resolved.critics.values() if critic.policy == name]:
                 sized = sizes(critic.model) or model
                 learners[f"{name}'s critic"] = critic.fsdp, training(sized, critic, critic.fsdp, pool.size, 0, gpu)
@@ -163,9 +173,12 @@ def estimate(
                 kept = [label for label, option in OFFLOADS.items() if not (gpu and fsdp[option])]
                 need |= {f"{label} of {learner}": labels.pop(label) for label in kept}
                 updates.append({f"{label} of {learner}": size for label, size in labels.items()})
+        device = ("the GPU" if gpu else "this process") if local else f"each GPU of {pool.name}"
+        if awake:
+            beside = need | {"contexts": contexts} | awake
+            needs.append(Need(f"{device}, servers awake", beside, room, here, AWAKE))
         need |= sorted(updates, key=lambda update: sum(update.values()))[-1]
-        device = "the GPU" if gpu else "this process"
-        needs.append(Need(device if local else f"each GPU of {pool.name}", need, room, here))
+        needs.append(Need(device, need, room, here))
     return needs
 
 
