@@ -132,6 +132,8 @@ def test_flash_attention_is_the_default_where_it_works(monkeypatch: pytest.Monke
     settings = [str(OmegaConf.select(part.actor_rollout_ref, key)) for part in whole.policies.values()]
     assert settings == ["flash_attention_2", "eager"]
     config = compose(QUICKSTART / "inventory.yaml", [precision.replace("bf16", "fp32")], hardware="gpu")
+    for part in resolve(config, team_of(config)).policies.values():  # a reference computes as its policy
+        assert part.actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype == "fp32"
     assert OmegaConf.select(config, f"actor_rollout_ref.{key}") == "sdpa"
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from omegaconf import open_dict
 
 from marl_verl import plugins
 from tests.verl_actor import Actor, Row, resolved, whole
@@ -60,8 +59,6 @@ def has_reference(config: Any) -> bool:
 
 def fsdp2(config: Any, role: str) -> Any:
     """The worker that the verl backend starts in a Ray actor."""
-    with open_dict(config):
-        config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.mixed_precision
     worker = PolicyWorker(config=config, role=role)
     worker.role = "actor_ref" if has_reference(config) else "actor"
     return worker

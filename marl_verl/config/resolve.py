@@ -157,6 +157,8 @@ def _policy(whole: DictConfig, team: TeamConfig, name: str, pool: Pool) -> dict[
         check_policy(whole, name, *loss_of(team, name))
     if whole.trainer.device == "cpu":
         with_model_settings(part)
+    if part.ref.fsdp_config.get("mixed_precision") is None:  # verl's reference would compute in 16 bits
+        part.ref.fsdp_config.mixed_precision = part.actor.fsdp_config.get("mixed_precision")
     template = whole.data.get("apply_chat_template_kwargs") or {}
     OmegaConf.resolve(part)
     for role in (part.actor, part.ref):  # verl reads the one of the engine, into which it copies the role's

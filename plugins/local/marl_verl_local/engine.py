@@ -125,17 +125,14 @@ def quick() -> Iterator[None]:
 
 
 class LocalWorkers(PolicyWorker):
-    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one, with
-    the actor's precision if it has none of its own. New adapters are initialised from torch's global generator: seed it
-    before `init_model`."""
+    """The training worker of a policy with this `actor_rollout_ref`, and of its reference model where it has one. New
+    adapters are initialised from torch's global generator: seed it before `init_model`."""
 
     @environment()
     def __init__(self, config: DictConfig, reference: bool = False) -> None:
         config = deepcopy(config)
         with open_dict(config):
             config.actor.strategy = config.ref.strategy = STRATEGY
-            if config.ref.fsdp_config.get("mixed_precision") is None:
-                config.ref.fsdp_config.mixed_precision = config.actor.fsdp_config.get("mixed_precision")
         super().__init__(config=config, role="actor")
         self.role = "actor_ref" if reference else "actor"  # without rollout, which verl's names of roles include
 
