@@ -32,7 +32,7 @@ class Call:
     """An awaited call of `call_in_thread`."""
 
     begun: float  # when it began, or went on
-    waits: bool = False  # for the event loop, in `result_in`
+    waits: int = 0  # for so many coroutines of `begin_in`
 
 
 _CALLS: list[Call] = []
@@ -109,21 +109,26 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
         _CALLS.remove(call)
 
 
-def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that runs in `loop`, for which a thread waits, and with it the thread's call."""
+def begin_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Run a coroutine in `loop`, of another thread than this one, whose call waits for it."""
     call: Call | None = getattr(_THREAD, "call", None)
 
     async def awaited() -> T:
         if call is None:
             return await work
-        call.waits = True
+        call.waits += 1
         try:
             return await work
         finally:
-            call.begun, call.waits = time.monotonic(), False
+            call.begun, call.waits = time.monotonic(), call.waits - 1
 
+    return asyncio.run_coroutine_threadsafe(awaited(), loop)
+
+
+def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `begin_in`."""
     try:
-        return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
+        return begin_in(loop, work).result()
     except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
         raise asyncio.CancelledError from error
 
