@@ -32,7 +32,7 @@ class Call:
     """An awaited call of `call_in_thread`."""
 
     begun: float  # when it began, or went on
-    waits: int = 0  # for so many coroutines of `begin_in`
+    waits: bool = False  # for `begin_in`; of several coroutines, until the first has ended
 
 
 _CALLS: list[Call] = []
@@ -116,11 +116,11 @@ def begin_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> F
     async def awaited() -> T:
         if call is None:
             return await work
-        call.waits += 1
+        call.waits = True
         try:
             return await work
         finally:
-            call.begun, call.waits = time.monotonic(), call.waits - 1
+            call.begun, call.waits = time.monotonic(), False
 
     return asyncio.run_coroutine_threadsafe(awaited(), loop)
 
