@@ -15,11 +15,13 @@ import os
 import secrets
 import signal
 import subprocess
+import time
 import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import psutil
 from aiohttp import web
 
 from marl_verl.episode.turn import Action
@@ -36,6 +38,9 @@ HOST = "127.0.0.1"
 BACKLOG = 4096  # connections that wait to be accepted: all episodes may begin at once
 OUTPUT = 2**20  # bytes of each stream of a process that are kept, the last ones
 SHOWN = 500  # of its error output in a message
+MARK = "MARL_VERL_PROCESS"  # environment variable of what a process starts, also in a session of its own
+TICK, GRACE = 0.05, 1.0  # seconds between two looks at a process; for others to write what it has sent them
+SCANS = 20
 PROXY = {"NO_PROXY": HOST, "no_proxy": HOST}  # Python prefers the second, other languages the first
 ENDED = "the episode of this URL has ended"
 NEW = ""  # no slot: a request begins a conversation
@@ -98,8 +103,8 @@ async def process(
     folder: str | os.PathLike[str] | None = None,
     seconds: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; `stdout` and `stderr` are the last MiB of its output. It and its children are killed if
-    the episode ends first.
+    """Run a command to its end; `stdout` and `stderr` are the last MiB of its output. At its end, or that of the
+    episode, it and all that it has started are killed.
 
     Args:
         environ: variables in addition to those of this process; `Endpoint.environ` points clients to an agent.
@@ -113,21 +118,66 @@ async def process(
         OSError: it cannot be started.
     """
     settings: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
-    settings["env"] = {**os.environ, **(environ or {})}
-    started = await asyncio.create_subprocess_exec(*command, cwd=folder, start_new_session=True, **settings)
+    mark, ends = secrets.token_hex(8), (bytearray(), bytearray())
+    settings["env"] = {**os.environ, **(environ or {}), MARK: mark}
+    started: Any = await asyncio.create_subprocess_exec(*command, cwd=folder, start_new_session=True, **settings)
+    streams = zip((started.stdout, started.stderr), ends, strict=True)
+    reading = [asyncio.create_task(_read(stream, end)) for stream, end in streams]
     try:
         async with asyncio.timeout(seconds):
-            printed = await started.communicate(input.encode())
+            started.stdin.write(input.encode())
+            started.stdin.close()
+            await _ended(started)
+        await asyncio.wait(reading, timeout=GRACE)
     except TimeoutError as late:
         raise TimeoutError(f"'{command[0]}' took longer than {seconds:g} s") from late
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        await started.wait()
-    output, error = (stream[-OUTPUT:].decode(errors="replace") for stream in printed)
+        await asyncio.to_thread(_kill, started.pid, mark)
+        await _ended(started)
+        await asyncio.wait(reading, timeout=GRACE)
+        for task in reading:
+            task.cancel()
+    output, error = (end.decode(errors="replace") for end in ends)
     if code := started.returncode:
         raise ProcessFailed(code, os.fspath(command[0]), output, error)
     return subprocess.CompletedProcess(command, 0, output, error)
+
+
+async def _read(stream: asyncio.StreamReader, end: bytearray) -> None:
+    """Read a stream to its end, of which `end` keeps the last bytes."""
+    while part := await stream.read(OUTPUT):
+        end += part
+        del end[:-OUTPUT]
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Wait until a process has ended. `Process.wait` would also wait for those that have its streams."""
+    while process.returncode is None:
+        await asyncio.sleep(TICK)
+
+
+def _kill(pid: int, mark: str) -> None:
+    """Kill a process with its group, its descendants, and all that have the mark in their environment."""
+    left: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        left = psutil.Process(pid).children(recursive=True)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    for _ in range(SCANS):  # again for what has been started meanwhile
+        left += [process for process in psutil.process_iter() if _marked(process, mark)]
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        left = []
+        time.sleep(TICK)
+
+
+def _marked(process: psutil.Process, mark: str) -> bool:
+    with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+        return process.environ().get(MARK) == mark
+    return False
 
 
 class EpisodeTransport(TeamTransport):

@@ -4,7 +4,9 @@ import asyncio
 import contextvars
 import sys
 import textwrap
+import tracemalloc
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +264,22 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
 
     assert "'sh' took longer than 0.5 s" in failure(sampled(hangs)).detail
     assert left == [True]
+
+
+@pytest.mark.parametrize(("after", "end"), [("", nullcontext()), ("wait", pytest.raises(TimeoutError))])
+async def test_of_a_program_no_process_stays_and_the_end_of_its_output(tmp_path: Path, after: str, end: Any) -> None:
+    """A session of its own is in no group of the program, and holds its output open."""
+    started, much = tmp_path / "started", "head -c 40000000 /dev/zero"
+    tracemalloc.start()
+    try:
+        with end:
+            command = f"setsid sleep 77 & echo $! > {started}; {much}; echo end; {after}"
+            done = await asyncio.wait_for(process("sh", "-c", command, input="unread" * 99999, seconds=2), 20)
+            assert (len(done.stdout), done.stdout[-4:]) == (2**20, "end\n")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    assert await ended(int(started.read_text()))
 
 
 def test_a_request_without_the_token_is_answered_before_its_body() -> None:
