@@ -24,7 +24,7 @@ from marl_verl.config.stored import COMPOSED, as_yaml, check_run, marl_section, 
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
 from marl_verl.errors import MarlError
-from marl_verl.extensions import check_run_options, extension, names, required
+from marl_verl.extensions import check_run_options, extension, names, required, use_run_options
 from marl_verl.files import read_json, write_json
 from marl_verl.models.sources import ModelToMake
 from marl_verl.options import build
@@ -135,11 +135,14 @@ def check_settings(config: DictConfig) -> tuple[TeamConfig, Algorithm, Sampler, 
 
 
 def check_team(config: DictConfig, team: TeamConfig) -> tuple[Workflow, TaskSet]:
-    """Check what training and an evaluation have in common, and build the workflow and the task set.
+    """Check what training and an evaluation have in common, and build the workflow and the task set. From then on this
+    process scores as the run does (`use_run_options`).
 
     MarlError for an unregistered part or an invalid option.
     """
-    check_run_options(marl_section(config)["run"])
+    run = marl_section(config)["run"]
+    check_run_options(run)
+    use_run_options(run)
     check_placement(config, team)
     checks.check_sampling(config, team)
     known = plugins.load()

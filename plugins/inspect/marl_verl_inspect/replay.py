@@ -18,8 +18,9 @@ from marl_verl.episode.engine import replayed
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import Observation, message_text
 from marl_verl.errors import user_error
+from marl_verl.extensions import use_run_options
 from marl_verl.options import build
-from marl_verl.run.reading import run_of
+from marl_verl.run.reading import load_run, run_of
 from marl_verl.run.terminal import harmless, indented, show
 from marl_verl.tasks import TaskSet
 from marl_verl.tasks.base import name_of
@@ -251,6 +252,10 @@ def run(options: argparse.Namespace) -> int:
         show(list_text(file))
         return 0
     episode = file.episode(name)
+    if not options.stored and (folder := run_of(options.source)) and (folder / "config.yaml").is_file():
+        from marl_verl.config.stored import marl_section  # imports OmegaConf
+
+        use_run_options(marl_section(load_run(folder).config)["run"])
     again = None if options.stored else replay(file.header, episode)
     show(episode_text(file.header, episode, again))
     changes = [] if again is None else differences(episode, again)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from marl_verl_sandbox import current
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny import grid
 from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
@@ -17,6 +18,7 @@ from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
 from marl_verl.episode import Action, CallError, Episode, Team, Workflow
 from marl_verl.episode.codec import as_line
+from marl_verl.extensions import use_run_options
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Task, TaskSet
@@ -166,6 +168,21 @@ def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     Path("other").mkdir()
     assert "run 'other' has no stored journals: train it with marl.run.keep_journals=1" in refused("replay", "other")
     assert "the following arguments are required: RUN|FILE" in refused("replay")
+
+
+def test_an_answer_is_scored_in_the_sandbox_of_the_run(command: Command, since: Callable[..., None]) -> None:
+    RunDir(Path.cwd()).lines("journals", 1, Path(write(play())).read_text().splitlines())
+    Path("config.yaml").write_text("marl: {run: {sandbox: limits}}")
+
+    class InTier(TaskSet):
+        def score(self, task: Task, answer: Any) -> float:
+            return float(current().tier == "limits")
+
+    since(sums=InTier)
+    try:
+        assert "score 1, success\n" in command("replay", ".")
+    finally:
+        use_run_options({})
 
 
 def tree() -> Episode:

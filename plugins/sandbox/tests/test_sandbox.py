@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import marl_verl_sandbox as sandbox
@@ -18,9 +19,11 @@ from verl.utils.reward_score.sandbox_fusion import utils
 from marl_verl.algo.sampling import scoring
 from marl_verl.errors import MarlError
 from marl_verl.extensions import RUN_OPTIONS, use_run_options
+from marl_verl.run.prepare import plan_run
 from marl_verl.tasks import Task
 
 LOCAL = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
+RECIPE = Path(__file__).parents[3] / "recipes" / "quickstart" / "my_team.yaml"
 QUICK = Limits(seconds=20.0, megabytes=256)
 
 
@@ -272,6 +275,9 @@ def test_a_score_in_a_process_of_its_own_has_the_tier_of_the_run(monkeypatch: py
     use_run_options({"sandbox": "limits"})
     try:
         assert asyncio.run(scoring.scored(tier_of, [(Task("t", "p", {}), "limits")], 30.0)) == [1.0]
+        use_run_options({})
+        plan_run(RECIPE, ["marl.run.sandbox=limits"])  # of a command, which rehearses, and of distil
+        assert current().tier == "limits"
     finally:
         scoring.end_processes()
         use_run_options({})
