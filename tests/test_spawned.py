@@ -14,9 +14,13 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_credit, che
 from marl_verl import Task, Workflow
 from marl_verl.algo.advantage import RowTable
 from marl_verl.algo.sampling import Independent
+from marl_verl.algo.sampling.context import TaskContext
+from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Team
 from marl_verl.episode.codec import decode_episode, encode_episode
+from marl_verl.episode.effects import ContextLengthExceeded
 from marl_verl.episode.errors import Limits
+from marl_verl.episode.messages import as_observation
 from marl_verl.tasks import TaskSet
 from marl_verl.team import AgentConfig, acting
 from marl_verl.trainer.metrics import agent_statistics
@@ -115,6 +119,31 @@ def test_a_spawned_agent_acts_with_the_policy_that_it_names() -> None:
     assert [(turn.agent, turn.policy) for turn in sample.turns] == [("worker#1", "planner")]
     agents = {"worker": AgentConfig("worker", "small", "Be brief."), "planner": AgentConfig("judge", "planner")}
     assert acting(agents, sample.turns[0].act) == replace(agents["worker"], policy="planner")
+
+
+class Large:
+    """A client that takes no request."""
+
+    def too_long(self, messages: Any, tools: Any) -> str:
+        return " ".join(message["content"] for message in messages)
+
+
+class Clients(Workflow):
+    async def run(self, task: Task, team: Team) -> str:
+        worker = team.spawn("worker", "Part 1.", policy="large")
+        try:
+            team.effects.check_length(worker.name, as_observation("go"), {})
+        except ContextLengthExceeded as error:
+            await worker.act(str(error))
+        return ""
+
+
+async def test_a_clients_request_is_measured_as_the_spawned_agent_acts() -> None:
+    agents = {"worker": AgentConfig("worker", "small", "Be brief."), "planner": AgentConfig("planner", "large")}
+    parts: Any = WorkerContext(TaskContext(Clients(), TaskSet(), agents), {"large": Large()}, seed=0)
+    async with PolicySamplingContext(parts, TASK, "u", 1, None).start(0) as run:
+        (act,) = await run.next() or ()
+        assert shown(act) == "Be brief. Part 1. go"
 
 
 class Workers(TaskSet):

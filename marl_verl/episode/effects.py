@@ -38,8 +38,8 @@ from marl_verl.threads import perform
 
 FUNCTION = f"{__name__}:check_length"
 
-TooLong = Callable[[str, Observation, Sequence[Any] | None], str | None]
-"""(agent, observation, tools) -> why they are too long for its policy, or None."""
+TooLong = Callable[[Act], str | None]
+"""Why an act is too long for the policy of its agent, or None."""
 
 
 class ContextLengthExceeded(Exception):
@@ -148,13 +148,13 @@ class Effects:
         """Raise ContextLengthExceeded for a request that is too long for the agent's policy, recorded as a call of
         the team, which is found by agent and content of the request: a replay refuses the same requests, also where no
         policy is present. A request that the policy's chat template refuses ends the run."""
-        tools = parameters.get("tools")
-        text = json.dumps([observation, tools], sort_keys=True)
+        text = json.dumps([observation, parameters.get("tools")], sort_keys=True)
         content = as_json([agent, hashlib.blake2b(text.encode(), digest_size=8).hexdigest()])
         record = self._given.call(FUNCTION, content, 0)
         if record is None and self._too_long is not None:
+            system, policy = self._spawned.get(agent, ((), {}))
             try:
-                why = self._too_long(agent, observation, tools)
+                why = self._too_long(Act(agent, "", 0, 0, (*system, *observation), None, {**policy, **parameters}))
             except MarlError as error:  # of the chat template
                 raise self._fail(str(error)) from error
             if why is not None:

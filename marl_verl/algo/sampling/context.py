@@ -14,7 +14,6 @@ from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
-from marl_verl.episode.messages import Observation
 from marl_verl.errors import MarlError, nearest, shown
 from marl_verl.tasks.base import DetailedScore, Task, TaskSet, name_of, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
@@ -79,7 +78,7 @@ class SamplingContext:
         begun = self.task_context.workflow, self.task, self.agents, journal, self.seed(session)
         return Run(*begun, limits=self.limits, too_long=self.too_long)
 
-    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
+    def too_long(self, act: Act) -> str | None:
         """Why a request of a client is too long for the policy of its agent; None if it is not, or not known."""
         return None
 

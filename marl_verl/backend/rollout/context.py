@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext, TaskContext
 from marl_verl.backend.rollout.clients import Client
 from marl_verl.episode import Act, Action
-from marl_verl.episode.messages import Observation, untrained_sampling
-from marl_verl.episode.turn import role_of, with_ids
+from marl_verl.episode.messages import untrained_sampling
+from marl_verl.episode.turn import with_ids
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, acting
@@ -58,9 +58,9 @@ class PolicySamplingContext(SamplingContext):
         """A seed from (run seed, step, task, session)."""
         return request_seed(self._parts.seed, self._step, self.task.id, session)
 
-    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        who = self.task_context.agents[role_of(agent)]
-        return self._parts.clients[who.policy].too_long(who.conversation(observation), tools)
+    def too_long(self, act: Act) -> str | None:
+        who, tools = acting(self.task_context.agents, act), (act.parameters or {}).get("tools")
+        return self._parts.clients[who.policy].too_long(who.conversation(act.observation), tools)
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """Sample an action from the agent's policy. Raises ObservationTooLong, and TimeoutError after `act_seconds`."""

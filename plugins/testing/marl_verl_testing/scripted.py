@@ -10,7 +10,7 @@ from typing import Any
 from marl_verl.algo.sampling import Candidate
 from marl_verl.algo.sampling.context import RoleReward, SamplingContext, TaskContext
 from marl_verl.episode import Act, Action, Workflow
-from marl_verl.episode.messages import Observation, as_message, message_text, untrained_sampling
+from marl_verl.episode.messages import as_message, message_text, untrained_sampling
 from marl_verl.episode.turn import role_of, with_ids
 from marl_verl.errors import MarlError, check_known
 from marl_verl.models.chat import first_stop
@@ -139,12 +139,12 @@ class ScriptedContext(SamplingContext):
     def seed(self, session: int) -> int:
         return self._seed + session
 
-    def too_long(self, agent: str, observation: Observation, tools: Sequence[Any] | None) -> str | None:
-        limit = self.policy.context.get(role_of(agent))
-        length = sum(len(message_text(message)) for message in observation)
+    def too_long(self, act: Act) -> str | None:
+        limit = self.policy.context.get(act.role)
+        length = sum(len(message_text(message)) for message in act.observation)
         if limit is None or length <= limit:
             return None
-        return f"an observation of {length} characters exceeds the limit of agent '{agent}', {limit}"
+        return f"an observation of {length} characters exceeds the limit of agent '{act.agent}', {limit}"
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
         """The scripted action, after its delay."""
