@@ -51,6 +51,9 @@ def _add(messages: list[Message], message: Mapping[str, Any]) -> None:
             turn.setdefault("tool_calls", []).append({"id": block.get("id"), "type": "function", "function": call})
         elif kind == "tool_result":
             result = block.get("content") or ""
+            if block.get("is_error"):  # a message of OpenAI's API has no such key
+                parts = [{"type": "text", "text": result}] if isinstance(result, str) else result
+                result = [{"type": "text", "text": "Error:"}, *parts]
             messages.append({"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")})
         elif kind == "thinking":
             turn["reasoning_content"] = block.get("thinking", "")

@@ -108,7 +108,7 @@ def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -
             assert (kinds, first.stop_reason) == (["thinking", "text", "tool_use"], "tool_use")
             call: Any = first.content[2]
             assert (call.name, call.input) == ("add", {"a": 2, "b": 2})
-            result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "4"}
+            result: Any = {"type": "tool_result", "tool_use_id": call.id, "content": "4", "is_error": True}
             asked["messages"] += [
                 {"role": "assistant", "content": [block.model_dump(exclude_none=True) for block in first.content]},
                 {"role": "user", "content": [result]},
@@ -121,6 +121,7 @@ def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -
     turns = one(sampled(do, [CALLS, "4"])).turns
     assert [turn.slot for turn in turns] == ["0", "1"]
     assert [message["role"] for message in turns[1].observation] == ["system", "user", "assistant", "tool"]
+    assert turns[1].observation[-1]["content"] == "Error:\n4"
     assert turns[0].parameters["max_tokens"] == 50
 
 
