@@ -91,6 +91,7 @@ def test_a_task_without_an_answer_is_refused(tmp_path: Path, answer: Any) -> Non
         ("so $\\boxed 2$, and $x$ is free", "2"),
         ("\\boxed{4}, which I put in \\boxed as told", "4"),
         ("boxed{5}", None),
+        ("\\boxed{4}, as told in \\boxed{}", "4"),
     ],
 )
 def test_the_answer_is_what_the_last_whole_box_has(text: str, found: str | None) -> None:
@@ -100,6 +101,9 @@ def test_the_answer_is_what_the_last_whole_box_has(text: str, found: str | None)
 def test_the_answer_of_a_text_is_its_box_or_its_last_number() -> None:
     texts = (r"3, so \boxed{x^{2}} in 4 steps", "3 apples and 1,204 pears", "no idea", r"12, \boxed{}")
     assert [stated(text) for text in texts] == ["x^{2}", "1,204", None, None]
+    whole = ("1e-05", "\N{MINUS SIGN}5", "sqrt(3)/2", r"\frac{\sqrt{3}}{2}", "2*√3/3", r"7\pi/4", "pi/2")
+    assert [stated(f"It is 4 or {number}.") for number in whole] == [whole[0], "-5", *whole[2:]]
+    assert [stated(text) for text in ("10-12", "2 digits of pi")] == ["12", "2"]
 
 
 EQUAL = [
@@ -115,6 +119,7 @@ EQUAL = [
     *((r"1\quad000", "1000"), ("1~000", "1000"), ("1\u00a0000", "1000"), ("1\u2009000", "1000")),
     # small and large numbers
     *(("2^{-98}", r"\frac{1}{2^{98}}"), ("3.0e-7", r"3\times 10^{-7}"), ("0.333333", "1/3")),
+    *(("2*√3/3", r"\frac{2\sqrt3}{3}"), ("√(3)/2", "sqrt(3)/2"), ("-pi/2", r"-\frac{\pi}{2}"), ("1e-05", "0.00001")),
     *((r"\sqrt{2}\sqrt{3}-\sqrt{6}", "0"), ("A", r"\text{(A)}"), (".5e1", "5"), ("1e+3", "1000"), ("007", "7")),
     *((r"50\% ", "50"), (r"1.2\frac{1}{2}", "0.6"), (f"{5:01000}", "5"), ("z" * 1001, "z" * 1001)),
 ]

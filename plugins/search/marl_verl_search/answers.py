@@ -8,7 +8,7 @@ from collections import Counter
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NUMBER = re.compile(r"-?(?:\d[\d,]*\.?\d*|\.\d+)")
+_NUMBER = re.compile(r"(?:(?<!\d)-)?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _WIDE = "\u3000-\u303f\u4e00-\u9fff\uff00-\uffef"  # Chinese is written without spaces: each character is a word
 _WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]+")
 _LIST = re.compile("[,;]")
@@ -16,9 +16,10 @@ TOLERANCE = 0.01
 
 
 def tagged(text: str, tag: str) -> str | None:
-    """The content of the last `<tag>...</tag>`; None without one, or if it is empty."""
-    contents = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
-    return (contents[-1].strip() or None) if contents else None
+    """The content of the last `<tag>...</tag>` that is not empty; None without one. It has no `<tag>` within, as after
+    a text that says "in <tag> tags"."""
+    contents = re.findall(rf"<{tag}>((?:(?!<{tag}>).)*?)</{tag}>", text, re.IGNORECASE | re.DOTALL)
+    return next(filter(None, map(str.strip, reversed(contents))), None)
 
 
 def normalised(text: str) -> str:
@@ -50,7 +51,7 @@ def f1(answer: str, truth: str) -> float:
 
 def number(answer: str, truth: str) -> float:
     """1 if the last number of the answer is within 1 % of the truth's, else 0."""
-    values = [_NUMBER.findall(text) for text in (answer, truth)]
+    values = [_NUMBER.findall(text.replace("−", "-")) for text in (answer, truth)]
     if not all(values):
         return 0.0
     one, other = (float(numbers[-1].replace(",", "")) for numbers in values)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from marl_verl_search.answers import gaia, normalised
+from marl_verl_search.answers import gaia, normalised, number, tagged
 from marl_verl_search.routed import SearchTeam
 from marl_verl_search.source import Index, corpus
 from marl_verl_search.tasks import SearchTasks
@@ -110,6 +110,14 @@ def test_the_rule_of_gaia(truth: str, right: tuple[str, ...], wrong: tuple[str, 
     """Expected values follow from the paper's rule: a number, a list or a text, as the truth is."""
     assert [gaia(answer, truth) for answer in right] == [1.0] * len(right)
     assert [gaia(answer, truth) for answer in wrong] == [0.0] * len(wrong)
+
+
+def test_an_answer_is_read_from_a_text_with_other_uses_of_its_form() -> None:
+    answers = "In <answer> tags: <answer>4</answer>", "<answer> 4 </answer>, in <answer></answer>", "an <answer>"
+    assert [tagged(text, "answer") for text in answers] == ["4", "4", None]
+    pairs = ("1e-05", "0.00001"), ("it is \N{MINUS SIGN}5", "-5"), ("2010-2015", "2015"), ("1,200.", "1.2E+3")
+    for text, truth in pairs:
+        assert (number(text, truth), number(truth, text), number("9", truth)) == (1.0, 1.0, 0.0)
 
 
 def test_the_best_texts_come_first_and_ties_in_their_order() -> None:
