@@ -32,13 +32,16 @@ class PettingZooGame:
 
     def to_move(self) -> Mapping[int, str]:
         if self._parallel:
-            return {self._players.index(player): as_text(self._seen[player]) for player in self._env.agents}
+            return {self._players.index(player): self._text(player, self._seen[player]) for player in self._env.agents}
         while self._env.agents:
             player = self._env.agent_selection
             if not (self._env.terminations[player] or self._env.truncations[player]):
-                return {self._players.index(player): as_text(self._env.observe(player))}
+                return {self._players.index(player): self._text(player, self._env.observe(player))}
             self._step(None)
         return {}
+
+    def _text(self, player: str, seen: Any) -> str:
+        return as_text(seen, int(getattr(self._env.action_space(player), "start", 0)))
 
     def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
         refused: dict[int, str] = {}
@@ -106,14 +109,14 @@ class PettingZoo(Seated):
     game = PettingZooGame
 
 
-def as_text(observation: Any) -> str:
-    """An observation as text: a text as it is, anything else as JSON, and the legal actions by number."""
+def as_text(observation: Any, start: int = 0) -> str:
+    """An observation as text: a text as it is, anything else as JSON, and the legal actions by number, from `start`."""
     if isinstance(observation, str):
         return observation
     if not isinstance(observation, Mapping):
         return json.dumps(_plain(observation))
     if "action_mask" in observation:
-        legal = np.flatnonzero(observation["action_mask"]).tolist()
+        legal = (np.flatnonzero(observation["action_mask"]) + start).tolist()
         return f"{as_text(observation['observation'])}\nLegal actions: {', '.join(map(str, legal))}"
     return json.dumps({name: _plain(value) for name, value in observation.items()})
 

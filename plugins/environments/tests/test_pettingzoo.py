@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("pettingzoo")
 
-from marl_verl_environments.pettingzoo import PettingZoo, PettingZooTasks
+from gymnasium.spaces import Discrete
+from marl_verl_environments.pettingzoo import PettingZoo, PettingZooGame, PettingZooTasks
 from marl_verl_testing import ScriptedPolicy, check_sampler, check_task, check_workflow, shown
 from pettingzoo.classic import rps_v2
 
@@ -43,6 +44,30 @@ def test_players_of_a_parallel_environment_move_at_the_same_time(monkeypatch: py
     assert run.answer["finished"]
     assert run.answer["outcomes"] == [2.0, -2.0]
     assert {act.joint for act, _ in run.turns} == {0, 1, 2}
+
+
+class Counted:
+    """One player, whose actions are 5, 6 and 7."""
+
+    possible_agents = agents = ("one",)
+    seen = {"one": {"observation": "now", "action_mask": [0, 1, 1]}}
+
+    def action_space(self, player: str) -> Any:
+        return Discrete(3, start=5)
+
+    def reset(self, seed: int) -> Any:
+        return self.seen, {}
+
+    def step(self, actions: Any) -> Any:
+        return self.seen, actions, {}, {}, {}
+
+
+def test_legal_actions_are_shown_as_they_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "counted", types.SimpleNamespace(parallel_env=Counted))
+    game = PettingZooGame("counted", {}, seed=0)
+    assert game.to_move() == {0: "now\nLegal actions: 6, 7"}
+    assert game.play({0: "7"}) == {}
+    assert game.outcomes() == [7.0]
 
 
 def test_the_kit_accepts_the_task_set_and_samplers_replay_a_game() -> None:
