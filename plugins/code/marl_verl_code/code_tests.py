@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, InvalidOperation
 from typing import Any, ClassVar, Literal, TypeVar
 
 from marl_verl_datasets import PublicTasks
@@ -79,14 +80,33 @@ def run_test(code: str, test: Test, limits: Limits) -> Outcome:
     if "input" in test:
         outcome = sandbox.prints(program, test["input"], test["output"], limits)
         exited = outcome.verdict == "error" and not _CRASHED.search(outcome.error)
-        right = exited and outcome.output.split() == test["output"].split()
+        right = (exited or outcome.verdict == "wrong") and _printed(outcome.output, test)
         return Outcome("passed", outcome.output) if right else outcome
     if "assert" in test:
         return sandbox.holds(program, test["entry"], test.get("setup", ""), test["assert"], limits)
-    outcome = sandbox.returns(program, test["entry"], test["args"], test["expected"], limits)
+    numbers = bool(test.get("numbers"))
+    outcome = sandbox.returns(program, test["entry"], test["args"], test["expected"], limits, numbers=numbers)
     if outcome.verdict == "wrong" and "or" in test:
-        return sandbox.returns(program, test["entry"], test["args"], test["or"], limits)
+        return sandbox.returns(program, test["entry"], test["args"], test["or"], limits, numbers=numbers)
     return outcome
+
+
+def _printed(output: str, test: Test) -> bool:
+    """Whether an output has the words of a test; or, with "numbers", its lines, those of numbers by value."""
+    same = output.split() == test["output"].split()
+    return same or (bool(test.get("numbers")) and _lines(output) == _lines(test["output"]))
+
+
+def _lines(text: str) -> list[list[Any]]:
+    return [_numbers(line.split()) for line in text.strip().splitlines()]
+
+
+def _numbers(words: list[str]) -> list[Any]:
+    try:
+        numbers = [Decimal(word) for word in words]
+    except InvalidOperation:
+        return words
+    return numbers if all(map(Decimal.is_finite, numbers)) else words
 
 
 def run_all(code: str, tests: Sequence[Test], limits: Limits) -> list[Outcome]:

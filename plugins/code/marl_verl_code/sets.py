@@ -5,6 +5,8 @@
     {"entry": name, "args": [...], "expected": value}           a call; "or": another accepted value (APPS)
     {"entry": name, "assert": statements, "setup": statements}  assertions, apart from the program
 
+With "numbers", 2 is 2.0, and in an output 1.5 is 1.50, as for the graders of LiveCodeBench, and of APPS for calls.
+
 `data` may have a reference `solution`. A test with "before" has code that is put before the program: imports, and
 functions that the problem gives.
 """
@@ -33,6 +35,7 @@ IMPORTS = "\n".join(
     + ["from typing import *", "from builtins import *"]
 )
 """What the graders of LiveCodeBench and APPS put before a program: the code that they show uses `List`."""
+SHARED = {"before": IMPORTS, "numbers": True}  # of their calls
 PYTHON3 = 3  # CodeContests' number of the language
 PUBLIC = 2
 """Number of tests that become public where a set does not say which are."""
@@ -65,7 +68,8 @@ def human_eval(row: Fields) -> Task:
 def mbpp(row: Fields) -> Task:
     """A row of MBPP: `text`, and the assertions `test_list`, the first of which is public and shown."""
     tests, code = row.texts("test_list"), str(row.value("code"))
-    setup = str(row.row.get("test_setup_code") or "")
+    imports = row.texts("test_imports") if row.row.get("test_imports") else []  # of the sanitized rows
+    setup = "\n".join([*imports, str(row.row.get("test_setup_code") or "")])
     functions = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
     nodes = (node for test in tests for node in ast.walk(ast.parse(test)))
     called = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -89,9 +93,9 @@ def livecodebench(row: Fields) -> Task:
             if not all(functional):
                 raise LeftOut("with tests of two kinds")
             entry = _entry(row.inner("metadata").text("func_name"), str(row.row.get("starter_code") or ""))
-            tests[which] = [{**_call(entry, case), "before": IMPORTS} for case in cases]
+            tests[which] = [{**_call(entry, case), **SHARED} for case in cases]
         else:
-            tests[which] = [{"input": case["input"], "output": case["output"]} for case in cases]
+            tests[which] = [{"input": case["input"], "output": case["output"], "numbers": True} for case in cases]
     if not tests["private"]:
         raise LeftOut("without private tests")
     return Task(f"livecodebench-{name}", _prompt(row, "question_content"), dict(tests))
@@ -110,7 +114,7 @@ def apps(row: Fields) -> Task:
         for sent, wanted in pairs:
             # APPS wraps many outputs in a list, and its own checker accepts both forms
             accepted = {"or": wanted[0]} if isinstance(wanted, list) and wanted else {}
-            tests.append({"entry": entry, "args": sent, "expected": wanted, **accepted, "before": IMPORTS})
+            tests.append({"entry": entry, "args": sent, "expected": wanted, **accepted, **SHARED})
     else:
         tests = [{"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in pairs]
     solutions = row.items("solutions") if row.row.get("solutions") else []

@@ -79,6 +79,8 @@ MBPP = {
     **{"test_list": ["assert set([add(1, 2)]) == set([3])", "assert add(2, 3) == 5"], "test_setup_code": ""},
     "challenge_test_list": [],
 }
+SANITIZED = {**MBPP, "test_imports": ["import math"], "test_list": ["assert add(1, 2) == math.ceil(2.5)"] * 2}
+METHOD = "class Solution:\n    def repeat(self, n, like): return {} * len(like)"
 DOUBLE = "print(2 * int(input()))"
 
 
@@ -96,6 +98,8 @@ def score(task: Task, program: str) -> float:
     ("name", "row", "right", "wrong", "counts"),
     [
         ("livecodebench", {**LIVE, "private_test_cases": MORE}, DOUBLE, "print(4)", (1, 1)),
+        ("livecodebench", LIVE, "print(f'{2 * int(input())}.00')", "print('4.01')", (1, 1)),
+        ("livecodebench", FUNCTIONAL, METHOD.format("[float(n)]"), METHOD.format("[n + 0.1]"), (1, 1)),
         (
             "livecodebench",
             FUNCTIONAL,
@@ -112,6 +116,7 @@ def score(task: Task, program: str) -> float:
         ),
         ("codecontests", CONTESTS, DOUBLE, "print({'1': 2, '2': 4}[input()])", (1, 2)),
         ("mbpp", MBPP, MBPP["code"], "def add(a, b): return 3", (1, 1)),
+        ("mbpp", SANITIZED, MBPP["code"], "def add(a, b): return 4", (1, 1)),
         (
             "humaneval",
             HUMAN,

@@ -92,16 +92,17 @@ class Sandbox:
         expected: Any,
         limits: Limits = LIMITS,
         named: Mapping[str, Any] | None = None,
+        numbers: bool = False,
     ) -> Outcome:
-        """Whether a program's function returns the expected JSON value (`values.same`). MarlError: an argument is no
-        JSON value, or is nested too deeply."""
+        """Whether a program's function returns the expected JSON value (`values.same`, with `numbers`). MarlError: an
+        argument is no JSON value, or is nested too deeply."""
         with user_error(f"an argument of '{entry}' cannot be passed on", TypeError):
             call = values.to_json([list(arguments), dict(named or {})])
 
         def called(process: Any) -> Outcome:
             value = _value(process, call)
             text = _text(value)
-            right = values.same(expected, value)
+            right = values.same(expected, value, numbers)
             return Outcome("passed", text) if right else Outcome("wrong", text, f"returned {text:.200}")
 
         return self._loaded(program, entry, limits, called)

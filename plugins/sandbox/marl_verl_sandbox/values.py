@@ -77,20 +77,21 @@ def _unpacked(data: Any, levels: int) -> Any:
     return kinds[kind](_unpacked(item, levels - 1) for item in content)
 
 
-def same(expected: Any, value: Any) -> bool:
+def same(expected: Any, value: Any, numbers: bool = False) -> bool:
     """Whether a returned value is the expected JSON value, by type and value.
 
     True, 1 and 1.0 differ from each other; nan equals nan; a tuple is a JSON array, as a list is; keys of an object are
-    texts, in any order. Sets, bytes and complex numbers are no JSON values and equal nothing.
+    texts, in any order. Sets, bytes and complex numbers are no JSON values and equal nothing. With `numbers`, True, 1
+    and 1.0 are equal, as in Python.
     """
     if isinstance(expected, list):
         pairs = isinstance(value, list | tuple) and len(value) == len(expected)
-        return pairs and all(same(one, other) for one, other in zip(expected, value, strict=True))
+        return pairs and all(same(one, other, numbers) for one, other in zip(expected, value, strict=True))
     if isinstance(expected, dict):
         keys = isinstance(value, dict) and value.keys() == expected.keys()
-        return keys and all(same(one, value[key]) for key, one in expected.items())
+        return keys and all(same(one, value[key], numbers) for key, one in expected.items())
     if type(expected) is not type(value):
-        return False
+        return numbers and isinstance(expected, int | float) and isinstance(value, int | float) and expected == value
     return bool(expected == value) or (type(value) is float and math.isnan(value) and math.isnan(expected))
 
 

@@ -132,6 +132,7 @@ def test_a_message_of_another_form_is_a_value_error(text: bytes) -> None:
 )
 def test_equality_is_by_type_and_value(expected: Any, value: Any, equal: bool) -> None:
     assert values.same(expected, value) is equal
+    assert values.same(expected, value, numbers=True) is (expected == value or equal)
 
 
 def test_a_program_runs_as_python_runs_it(box: Sandbox) -> None:
