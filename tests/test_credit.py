@@ -121,9 +121,10 @@ def test_efficiency_is_the_turns_that_an_episode_saves(rows: Rows) -> None:
 @pytest.mark.parametrize(("returns", "wanted"), [("immediate", [2.0, 1.0, 2.0]), ("discounted", [2.0, 1.0, 2.0])])
 def test_a_cost_counts_once_in_a_return(returns: str, wanted: list[float]) -> None:
     """Two acts of a, one of b: on every row of its agent, or on its last one where returns sum turns."""
-    costs = algorithm("grpo", rewards={"name": "weights", "weights": {"acts": 1.0}}, returns=returns, baseline="none")
-    rows = [row("q", 0, i, i // 2, agent, acts=acts) for i, (agent, acts) in enumerate(zip("aba", wanted, strict=True))]
-    assert costs.compute(RowTable.from_rows([{**r, "team_reward": 0.0} for r in rows])).ret.tolist() == wanted
+    for name in ("acts", "tool"):
+        costs = algorithm("grpo", rewards={"name": "weights", "weights": {name: 1.0}}, returns=returns, baseline="none")
+        rows = [row("q", 0, i, i // 2, agent, **{name: wanted[i]}) for i, agent in enumerate("aba")]
+        assert costs.compute(RowTable.from_rows([{**r, "team_reward": 0.0} for r in rows])).ret.tolist() == wanted
 
 
 def test_costs_are_the_same_from_every_prefix_and_in_any_order_of_arrival() -> None:

@@ -101,6 +101,7 @@ ARR = "policies.two.actor_rollout_ref"
             ['marl.agents.asker.policy ("two" -> "one")', 'marl.agents.holder.policy ("one" -> "two")'],
         ),
         ("marl.policies.two", ENDPOINT, ['marl.policies.two.kind ("trained" -> "endpoint m at http://x/v1")']),
+        ("marl.policies.two", {"tool_parser": "hermes"}, ["marl.policies.two.tool_parser (nothing -> "]),
         (f"{ARR}.model.path", "models/b", ['marl.policies.two.model.path ("models/a" -> "models/b")']),
         (f"{ARR}.actor.clip_ratio", 0.3, ["marl.policies.two.actor.clip_ratio (0.2 -> 0.3)"]),
         ("policies.two.algorithm.rollout_correction", {"rollout_is": "token"}, ['rollout_is (null -> "token")']),

@@ -101,9 +101,9 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
         hint = "" if usual == algorithm.sampler else f" (the algorithm's own sampler is '{usual}')"
         yield f"sampler '{algorithm.sampler}' is incompatible with algorithm '{team.algorithm.name}': {why}{hint}"
     returns = [part for part in algorithm.parts() if isinstance(part, Returns)]
-    for cost in (name for name in algorithm.rewards.required() if name in COSTS):
+    for cost in algorithm.rewards.required():
         joint = [part.name for part in returns if part.one_side]
-        if sampler.branches or joint:
+        if joint or (sampler.branches and cost in COSTS):
             label = f"returns '{joint[0]}' sums the turns of all agents" if joint else "turns of a tree are of several"
             yield f"reward component '{cost}' is of one agent's whole episode, but {label}: leave it out of the mix"
     if algorithm.advantage.wants_critic() == "team" and sampler.public:
@@ -121,9 +121,10 @@ def check_fit(sampler: Sampler, algorithm: Algorithm, team: TeamConfig, replayab
         if not replayable:
             problem = f"workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but credit '{credit.name}' replays its"
             yield f"{problem} episodes: set marl.algorithm.options.credit=none"
-        if sampler.branches or sampler.public:
-            problem = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes"
-            yield f"{problem} off-path turns: use sampler 'independent'"
+        if sampler.branches or sampler.public or type(sampler).shared is not Sampler.shared:
+            made = "off-path turns" if sampler.branches or sampler.public else "one agent act for others"
+            problem = f"credit '{credit.name}' replays whole episodes, but sampler '{algorithm.sampler}' makes {made}"
+            yield f"{problem}: use sampler 'independent'"
         with user_error("marl.algorithm.options.credit"):
             credit.check(list(team.agents))
 
@@ -166,6 +167,7 @@ class SyntheticTeam:
         rewards = dict.fromkeys(named, lambda task, turn, episode: 1.0 + (turn.session + turn.index) % 2)
         acting = {agent for move in self.moves[:MOST_MOVES] for agent in move}
         moves = (*self.moves[:MOST_MOVES], *((agent,) for agent in agents if agent not in acting))
+        moves += moves[:number]  # episodes of different tasks differ in length
         workflow, mix = _SyntheticWorkflow(moves), self.algorithm.rewards
         tasks = _SyntheticTasks(scored=sides_of(agents))
         task_context = TaskContext(workflow, tasks, agents, rewards, mix, explored=self.team.explored)

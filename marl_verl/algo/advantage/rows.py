@@ -245,12 +245,12 @@ class RowTable:
 
     def with_team(self, counts: BoolArray) -> "RowTable":
         """The table with its episodes' team rewards as component "team". Rows that are not in `counts` [n] get 0 for it
-        and for the costs of the episode."""
+        and for the amounts of the episode."""
         recorded = ~np.isnan(self.team_reward)
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
         present = recorded | self.present.get("team", False)
         rewards, has = {**self.rewards, "team": team}, {**self.present, "team": present}
-        rewards |= {name: np.where(counts, rewards[name], 0.0) for name in COSTS if name in rewards}
+        rewards |= {name: np.where(counts, rewards[name], 0.0) for name in (*COSTS, "tool") if name in rewards}
         return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
     def with_component(self, name: str, values: FloatArray) -> "RowTable":

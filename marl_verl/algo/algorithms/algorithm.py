@@ -11,7 +11,7 @@ import yaml
 from marl_verl.algo.advantage.columns import FloatArray, IntArray, numbers_of
 from marl_verl.algo.advantage.estimator import Advantage, AdvantageResult, Estimator, Memory
 from marl_verl.algo.advantage.rows import RowTable
-from marl_verl.algo.credit import Credit, ReplayCredit, TableCredit
+from marl_verl.algo.credit import TAKEN, Credit, ReplayCredit, TableCredit
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.sampler import ColumnFunction
@@ -67,6 +67,8 @@ class Algorithm:
         for name, hint in get_type_hints(Algorithm).items():
             check_type(getattr(self, name), hint, name)
         components = [credit.component for credit in self.credit if isinstance(credit, TableCredit | ReplayCredit)]
+        if taken := [component for component in components if component in TAKEN]:
+            raise MarlError(f"a credit sets component '{taken[0]}', which is set while sampling: rename `component`")
         if twice := [component for component in components if components.count(component) > 1]:
             raise MarlError(f"two credits set component '{twice[0]}': set another `component` of one of them")
 

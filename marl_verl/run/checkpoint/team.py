@@ -49,6 +49,7 @@ ACTOR = (
     *("strategy", "policy_loss", "loss_agg_mode", "loss_scale_factor", "entropy_coeff"),
     *("use_kl_loss", "kl_loss_coef", "kl_loss_type", "clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c"),
 )
+OF_POLICY = ("past", "teacher", "tool_parser", "reasoning_parser")
 ROLLOUT = ("temperature", "top_p", "top_k")
 DATA = ("train_batch_size", "shuffle", "seed")
 
@@ -164,6 +165,7 @@ def _policy(policy: PolicyConfig, config: DictConfig) -> Nested:
     made = policy.made
     model |= {"path": arr["model"]["path"]} if made is None else {made.name: made.options}
     fixed: Nested = {"kind": "trained" if policy.trained else "frozen", "pool": policy.pool, "model": model}
+    fixed |= {key: repr(value) for key in OF_POLICY if (value := getattr(policy, key))}
     fixed["rollout"] = _chosen(arr["rollout"], ROLLOUT) | {"stop": policy.stop}
     fixed |= section["data"]
     if policy.trained:
