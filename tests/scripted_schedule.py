@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from marl_verl_asynchronous.schedule import Asynchronous
@@ -12,6 +13,8 @@ from marl_verl_local.session import MemoryStore
 from omegaconf import OmegaConf
 
 from marl_verl.algo.advantage.rows import TableRow
+from marl_verl.algo.sampling import Failure, Sample
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.backend.protocol import Report, Rows
 from marl_verl.config.parts import algorithm_named
 from marl_verl.config.schema import Filter
@@ -90,7 +93,7 @@ class SamplingWorkers:
         with self._lock:
             self.out.remove(task["uid"])
             self.sampled += keys
-            self._done.append(done(task["uid"], tags, self.error))
+            self._done.append(done(task, tags, self.error))
             if not self._future.done():
                 self._future.set_result(None)
 
@@ -118,9 +121,12 @@ def tag(uid: str, session: int, index: int, policy: str, version: int) -> dict[s
     return identity | place | learnt | {"response_len": 2, "seq_len": 4}
 
 
-def done(uid: str, tags: list[Any], error: str | None = None) -> Any:
+def done(task: Any, tags: list[Any], error: str | None = None) -> Any:
+    uid, failed = task["uid"], Failure(SESSIONS, "timeout", "")
+    lines = sample_lines(Sample(failures=[failed]), uid, uid, False)
     rows = decode(list[TableRow], [] if error else [{**tag, "tag": tag} for tag in tags], "rows")
-    return Report(uid, uid, rows=rows, error=error, successes=[True], attempts=SESSIONS)
+    lines = [*(["episode"] if task["keep"] else []), *lines]
+    return Report(uid, uid, rows=rows, error=error, successes=[True], attempts=SESSIONS, failures=[failed], lines=lines)
 
 
 class Policies:
@@ -141,9 +147,10 @@ class Trainer:
         self.servers, self.store = Servers(learning), MemoryStore()
         self.policies = Policies([Runtime(name, self.servers) for name in learning], frozen)
         self.rollouts = SamplingWorkers(self.servers, [*learning, *frozen])
-        self.data = self
+        self.data, self.records = self, SimpleNamespace(keeps=lambda step, position: step % 2 == 0)
         self.step, self.steps = 1, 100
         self.reports: list[Any] = []
+        self.lines: list[list[list[str]]] = []  # of each report of each step
         self.sizes: list[int] = []
         self.filters = False
         self.position, self.tasks = 0, tasks
@@ -159,7 +166,7 @@ class Trainer:
     def next(self, step: int) -> list[dict[str, Any]]:
         indices = range(self.position, self.position + self.tasks)
         self.position += self.tasks
-        return [{"uid": "?", "index": index, "keep": True} for index in indices]
+        return [{"uid": "?", "index": index, "keep": self.records.keeps(step, index)} for index in indices]
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -167,6 +174,7 @@ class Trainer:
 
     def keep(self, reports: list[Any]) -> None:
         self.reports = reports
+        self.lines.append([report.lines for report in reports])
         for report in reports:
             if report.error:
                 raise MarlError(report.error)

@@ -22,6 +22,8 @@ from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from marl_verl.algo.sampling import Sample
+from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.backend.learning.batches import put_advantages
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Report, Rows
@@ -239,7 +241,8 @@ class Asynchronous:
             for runtime in trainer.policies.trained
         }
         self._ahead = settings.ahead * self._size
-        self._dispatch = Dispatch(lambda: trainer.data.next(trainer.step), self._size + self._ahead)
+        # step 0: the episodes of a task are kept whatever step it is finished in, and `_trim` removes those not stored
+        self._dispatch = Dispatch(lambda: trainer.data.next(0), self._size + self._ahead)
         self._arrived: deque[Report] = deque()
 
     def step(self, seconds: dict[str, float]) -> tuple[dict[str, float], list[str]]:
@@ -259,7 +262,7 @@ class Asynchronous:
                         self._buffer(reports[-1])
                         self._dispatch.done(reports[-1].uid)
                         self._learn()  # start updates without waiting for the rest of the finished tasks
-            trainer.keep(reports)
+            trainer.keep([self._trim(report) for report in reports])
             if trainer.step >= trainer.steps:  # include the remaining updates in the last step's metrics and weights
                 self._learn()
                 while self._updates():
@@ -275,6 +278,13 @@ class Asynchronous:
         used = list(dict.fromkeys(self._spent))
         self._spent.clear()
         return metrics | {"train/in_flight": float(len(self._dispatch))}, used
+
+    def _trim(self, report: Report) -> Report:
+        """A report without the lines of its episodes, but with its failures, if this step's journal is not stored."""
+        if not self.trainer.records.keeps(self.trainer.step, 0):
+            failures = Sample(failures=report.failures)
+            report.lines = sample_lines(failures, report.uid, report.task, tokens=False)
+        return report
 
     def _updates(self) -> list[Future[Any]]:
         """The updates that are running, or finished and not collected."""

@@ -172,6 +172,17 @@ def test_the_last_step_waits_for_what_is_being_learnt() -> None:
     assert set(learnt) <= set(cleared)
 
 
+def test_a_journal_has_the_episodes_of_all_tasks_of_its_step_or_only_failures() -> None:
+    """Also of tasks that an earlier step began, whose journal is not stored."""
+    trainer = Trainer()
+    trainer.rollouts.seconds = lambda index: 0.001 * (index % 7)
+    steps(trainer, Asynchronous(trainer, trainer.rollouts), 6)
+    for step, lines in enumerate(trainer.lines, start=1):
+        assert len(lines) == 4
+        assert {line[0] == "episode" for line in lines} == {step % 2 == 0}
+        assert all('"failure":"timeout"' in line[-1] for line in lines)
+
+
 @pytest.mark.parametrize(("room", "expected"), [(False, ["update open"]), (True, ["sleep closed", "update closed"])])
 def test_no_request_is_in_flight_while_weights_change(room: bool, expected: list[str]) -> None:
     trainer = Trainer(learning=["a"])
