@@ -23,8 +23,8 @@ def turn(agent: str, sees: str, says: str, tokens: int) -> Turn:
     return Turn(Act(agent, "0", 0, 0, observation), Action(says, response_ids=[0] * tokens), "u", 0, "p")
 
 
-def read(*turns: Turn) -> list[float]:
-    return read_lengths(Episode("u", 0, TASK, list(turns), "", True, Journal()))
+def read(*turns: Turn, task: Task = TASK) -> list[float]:
+    return read_lengths(Episode("u", 0, task, list(turns), "", True, Journal()))
 
 
 def test_a_message_that_is_passed_on_whole_is_read_with_its_tokens() -> None:
@@ -45,6 +45,17 @@ def test_what_the_reader_could_have_from_elsewhere_is_not_read() -> None:
     seen = "return the sum\nfirst\napprove\nfivefold"
     assert read(before, a, turn("b", seen, "hm", 1)) == [0.0, 0.0, 0.0]
     assert read(turn("b", "five", "x", 1), turn("a", "", "five", 1)) == [0.0, 0.0]
+
+
+def test_a_word_of_the_prompt_is_read_by_an_agent_that_was_shown_another_part_of_the_prompt() -> None:
+    """Not by one that was shown the word with a word beside it."""
+    task = Task("t", "start b1 walls a3 c4 goal c2 landmark d4", {})
+    scout = turn("scout", "goal c2 landmark d4", "c2", 1)
+    mover = turn("mover", "start b1 walls a3 c4 message c2", "b2 c2", 2)
+    assert read(scout, mover, task=task) == [0.0, 1.0]
+    assert read(scout, turn("other", "goal c2, message c2", "x", 1), task=task) == [0.0, 0.0]
+    first, again = turn("other", "goal c2, message c2", "x", 1), turn("other", "message c2", "x", 1)
+    assert read(scout, first, again, task=task) == [0.0, 0.0, 0.0]
 
 
 def test_a_line_of_two_agents_counts_once() -> None:

@@ -1,12 +1,14 @@
 """Communication: the tokens that an act reads from other agents.
 
 An act reads a line from another agent if that agent wrote it in an earlier act of the episode and the observation has
-it. A line counts once per observation, and not at all if the reader could have it from elsewhere: from the task's
-prompt, from an action of its own, or from an observation that it had before the line was written. Its tokens are its
-share of the tokens of the action that it is from, by characters other than white space. Fences of code, and lines
-without a letter or digit, do not count. Words that a workflow takes out of a line are not seen: it is a lower bound.
+it. A line counts once per observation, and not at all if the reader could have it from elsewhere: from what it was
+shown of the task's prompt, from an action of its own, or from an observation that it had before the line was written.
+Its tokens are its share of the tokens of the action that it is from, by characters other than white space. Fences of
+code, and lines without a letter or digit, do not count. Words that a workflow takes out of a line are not seen: it is
+a lower bound.
 """
 
+import itertools
 from collections.abc import Sequence
 
 from marl_verl.episode.journal import Episode
@@ -25,16 +27,16 @@ def read_lengths(episode: Episode) -> list[float]:
     actions: dict[str, str] = {}
     for position, turn in enumerate(episode.turns):
         observed = "\n".join(map(message_text, turn.observation))
-        sources = f"{episode.task.prompt}\n{actions.get(turn.agent, '')}"
-        before = observations.setdefault(turn.agent, [])
+        seen = observations.setdefault(turn.agent, [])
+        seen.append((position, observed))
         read: dict[str, float] = {}
         for (agent, line), (first, tokens) in written.items():
-            if agent == turn.agent or line in read or not has(observed, line) or has(sources, line):
+            if agent == turn.agent or line in read or not has(observed, line) or has(actions.get(turn.agent, ""), line):
                 continue
-            if not any(at < first and has(seen, line) for at, seen in before):
+            shown = _contexts(episode.task.prompt, line)
+            if not any((at < first and has(text, line)) or any(has(text, part) for part in shown) for at, text in seen):
                 read[line] = tokens
         lengths.append(sum(read.values()))
-        before.append((position, observed))
         actions[turn.agent] = f"{actions.get(turn.agent, '')}\n{turn.action.text}"
         for line, tokens in _lines(turn.action).items():
             written.setdefault((turn.agent, line), (position, tokens))
@@ -59,6 +61,16 @@ def has(text: str, part: str) -> bool:
             return True
         at = text.find(part, at + 1)
     return False
+
+
+def _contexts(prompt: str, line: str) -> set[str]:
+    """A line where the prompt has it, with the word before it and that after it; alone where it has neither."""
+    contexts = set[str]()
+    for left, right in itertools.chain(*(itertools.pairwise(text.split(line)) for text in prompt.splitlines())):
+        beside = " ".join(left.split(" ")[-2:]) + line, line + " ".join(right.split(" ")[:2])
+        parts = {part.strip() for part in beside}
+        contexts |= parts - {line} or parts
+    return contexts
 
 
 def _lines(action: Action) -> dict[str, float]:
