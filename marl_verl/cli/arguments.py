@@ -1,10 +1,22 @@
 """Arguments shared by several commands: --plugin FILE, --local, --variant NAME."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from marl_verl.config.variants import variants_of
 from marl_verl.run.terminal import show
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option with a whole number, `least` or more."""
+
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more, got {value}")
+        return value
+
+    return number
 
 
 def add_plugin_argument(parser: argparse.ArgumentParser) -> None:

@@ -99,9 +99,10 @@ def separate_reason(config: DictConfig, actor: DictConfig) -> str | None:
 @check
 def check_run(folder: Path, *files: str) -> Iterator[str]:
     """Raise MarlError (with the nearest run) unless a folder has these files of a run directory, and no links."""
-    check_run_directory(folder)
     absent = [name for name in files if not (folder / name).is_file()]
     if absent and folder.is_dir():
-        yield f"no run in '{folder}': it has no {absent[0]}. Give the folder of a run, such as runs/NAME."
+        example = next((path.parent for path in sorted(folder.glob(f"*/{files[0]}"))), "runs/NAME")
+        yield f"no run in '{folder}': it has no {absent[0]}. Give the folder of a run, such as {example}."
     if absent:
         yield str(missing("run in", folder, [path.parent for path in folder.parent.glob(f"*/{files[0]}")]))
+    check_run_directory(folder)

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 
 from marl_verl import Episode, MarlError
 from marl_verl.api import alone, planned, train, trained
-from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument, at_least
 from marl_verl.config.checks import check_engine
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.policy_models import chat_of, pretrained_models
@@ -61,19 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--into", required=True, metavar="MODEL", help="the student before it learns")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="of the results (default: runs/distil-RUN)")
     parser.add_argument("--step", type=int, metavar="N", help="checkpoint step of the team (default: latest)")
-    parser.add_argument("--tasks", type=int, default=2000, metavar="N", help="training tasks to play (default: 2000)")
+    parser.add_argument("--tasks", type=at_least(1), default=2000, metavar="N", help="training tasks (default: 2000)")
     parser.add_argument("--stored", action="store_true", help="imitate stored episodes of training (of step N)")
     parser.add_argument("--threshold", type=float, metavar="SCORE", help="imitate these scores (default: success)")
     parser.add_argument("--exchange", metavar="TEXT", help="imitate all actions, then the answer, with TEXT between")
-    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="of imitation (default: 3)")
-    parser.add_argument("--then-reward", type=int, metavar="STEPS", help="then train the student with GRPO")
+    parser.add_argument("--epochs", type=at_least(1), default=3, metavar="N", help="of imitation (default: 3)")
+    parser.add_argument("--then-reward", type=at_least(1), metavar="STEPS", help="then train the student with GRPO")
     add_plugin_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     check_run(options.run, COMPOSED, "config.yaml")
-    if options.epochs < 1:
-        raise MarlError(f"--epochs must be 1 or more, got {options.epochs}")
     folder = (options.dir or Path("runs", f"distil-{options.run.resolve().name}")).resolve()
     if folder.exists() and any(folder.iterdir()):
         raise MarlError(f"'{folder}' exists: choose another --dir")

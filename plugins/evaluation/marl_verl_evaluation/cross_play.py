@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from marl_verl_inspect.episodes import file_of_episode, read_episodes
+from marl_verl_inspect.episodes import file_of_episode
 from marl_verl_inspect.replay import differences as replay_differences
 from marl_verl_inspect.replay import replay
 
@@ -105,7 +105,7 @@ def _pairings_of_partner(partner: str, by_step: Steps) -> tuple[Pairing, ...]:
 
 def edited_rows(run: Path, name: str, act: str, text: str, sampled: bool) -> tuple[int, tuple[dict[str, Any], ...]]:
     """(step, a `TaskRow` of each arm) of an episode. MarlError: no act "AGENT:SLOT", or its replay differs."""
-    file = read_episodes(file_of_episode(run, name))
+    file = file_of_episode(run, name)
     episode = file.episode(name)
     if changed := replay_differences(episode, replay(file.header, episode)):
         raise MarlError(f"episode '{name}' is not what is stored: {changed[0]}")

@@ -56,8 +56,15 @@ def check_options(options: Options) -> Iterator[str]:
         if getattr(options, name) != getattr(Options, name):
             without = "with" if options.cross_play else "without"
             yield f"--{name.replace('_', '-')} has no effect {without} --cross-play or --partner: leave it out"
-    if options.tasks is not None and options.tasks < 1:
-        yield f"--tasks must be 1 or more, got {options.tasks}"
+    for name in ("tasks", "episodes", "at_once"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            yield f"--{name.replace('_', '-')} must be 1 or more, got {value}"
+    for name in ("k", "episodes") if options.greedy_only else ():
+        if getattr(options, name) is not None:
+            yield f"--{name} is of the sampled episodes, which --greedy-only skips: leave one of them out"
+    for first, second in options.swap:
+        if first == second:
+            yield f"--swap {first}={second} has no effect: name two agents"
     if any(k not in range(1, options.sampled + 1) for k in options.ks):
         yield f"--k must be whole numbers from 1 to --episodes ({options.sampled}), got {options.k}"
 

@@ -101,6 +101,13 @@ def _model(folder: Path) -> Path:
     return folder
 
 
+def test_options_without_an_effect(refused: Refused, run: Path) -> None:
+    assert "--k is of the sampled episodes" in refused("eval", run, "--greedy-only", "--k", "1")
+    assert "--swap asker=asker has no effect" in refused("eval", run, "--swap", "asker=asker")
+    for name in ("--tasks", "--episodes", "--at-once"):
+        assert f"{name} must be 1 or more, got 0" in refused("eval", run, name, "0")
+
+
 def test_tasks_that_were_trained_on(refused: Refused, run: Path) -> None:
     trained = run / "data" / "train.jsonl"
     assert "40 of the tasks were used in training, e.g. " in refused("eval", run, f"marl.task.test_file={trained}")

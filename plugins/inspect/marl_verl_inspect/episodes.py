@@ -11,12 +11,9 @@ from marl_verl.episode import Episode
 from marl_verl.episode.codec import SCHEMA, decode, decode_episode
 from marl_verl.errors import MarlError, check_known, user_error
 from marl_verl.run.reading import read_file
-from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Split
 from marl_verl.team import Named
-from marl_verl_inspect.files import stored_file
-
-NEAR = 9  # stored steps in which an episode is looked for
+from marl_verl_inspect.files import read_stored
 
 
 @dataclass(frozen=True)
@@ -85,19 +82,12 @@ def read_episodes(path: Path) -> EpisodeFile:
     return EpisodeFile.parse(read_file(path), f"'{path}'")
 
 
-def file_of_episode(source: Path, name: str | None, step: int | None = None) -> Path:
-    """`stored_file` of `step`, else of that in an episode's id (`s12t00000_0`: training step 12, `g20t00000_0`: the
-    validation at step 20), else of the latest. Asynchronous training finishes a task of step 12 also in others."""
-    place = re.match(r"(([a-z])(\d+)t\d+)_", name or "")
-    folder = "episodes" if place and place[2] != "s" else "journals"
-    if step is None and place:
-        step = wanted = int(place[3])
-        files = RunDir(source).stored(folder)
-        for at in sorted(files, key=lambda at: abs(at - wanted))[:NEAR]:
-            if f'"{place[1]}"'.encode() in read_file(files[at]):
-                step = at
-                break
-    return stored_file(source, folder, step)
+def file_of_episode(source: Path, name: str | None, step: int | None = None) -> EpisodeFile:
+    """The file of a run, or `source` itself, that has an episode (`read_stored`): `s12t00000_0` is one of training step
+    12, `g20t00000_0` one of the validation at step 20."""
+    place = "episodes" if re.match(r"[a-rt-z]\d+t\d+_", name or "") else "journals"
+    path, content = read_stored(source, place, name, step)
+    return EpisodeFile.parse(content, f"'{path}'")
 
 
 def _values(lines: list[bytes], source: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from marl_verl.cli.arguments import add_plugin_argument
 from marl_verl.run.reading import read_rows, run_of
 from marl_verl.run.terminal import show
-from marl_verl_inspect.files import add_file_arguments, stored_file, use_plugin_files
+from marl_verl_inspect.files import add_file_arguments, read_stored, stored_file, use_plugin_files
 
 if TYPE_CHECKING:
     from marl_verl_inspect.explained import ExplainedRows
@@ -61,13 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_plugin_argument(parser)
     add_file_arguments(parser, "a file with rows")
     parser.add_argument("--row", metavar="KEY", help="only this row: KEY is {uid}_{session}_{index}")
-    parser.add_argument("--json", action="store_true", help="print all rows as a JSON list, one record per row")
+    parser.add_argument("--json", action="store_true", help="print the rows as a JSON list, one record per row")
 
 
 def run(options: argparse.Namespace) -> int:
-    rows = explain(options.source, step=options.step, plugins=options.plugin)
+    source, step = options.source, options.step
+    if options.row is not None and source.is_dir():
+        use_plugin_files(source, options.plugin)
+        (source, _), step = read_stored(source, "rows", options.row, step), None
+    rows = explain(source, step=step, plugins=options.plugin)
     if options.json:
-        show("[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in rows) + "\n]")
+        records = rows if options.row is None else [rows[rows.place(options.row)]]
+        show("[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in records) + "\n]")
     else:
         show(rows.text(options.row))
     if rows.difference is not None:

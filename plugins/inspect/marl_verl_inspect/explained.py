@@ -124,10 +124,14 @@ class ExplainedRows(list[Record]):
         """What `marl-verl explain` prints: all rows, or how the advantage of the one with this key was computed."""
         if row is None:
             return "\n".join([*self.header, "", *self._table()])
+        return "\n".join([*self.header, "", *self._derivation(self.place(row))])
+
+    def place(self, row: str) -> int:
+        """The position of the row with a key. MarlError: no such row."""
         keys = [record["key"] for record in self]
         with user_error(self.source):
             check_known("row", row, keys)
-        return "\n".join([*self.header, "", *self._derivation(keys.index(row))])
+        return keys.index(row)
 
     def _table(self) -> list[str]:
         lines = [[*COLUMNS, "group"]]

@@ -11,13 +11,13 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.algo.sampling.context import by_side, judged
-from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument
+from marl_verl.cli.arguments import add_backend_argument, add_plugin_argument, at_least
 from marl_verl.episode import Act, ActRecord, Episode, Journal, ReplayMismatch, Run, Turn, Workflow
 from marl_verl.episode.codec import plain, shared_messages
 from marl_verl.episode.engine import replayed
 from marl_verl.episode.journal import CallRecord
 from marl_verl.episode.messages import Observation, message_text
-from marl_verl.errors import user_error
+from marl_verl.errors import MarlError, user_error
 from marl_verl.extensions import use_run_options
 from marl_verl.options import build
 from marl_verl.run.reading import load_run, run_of
@@ -25,7 +25,7 @@ from marl_verl.run.terminal import harmless, indented, show
 from marl_verl.tasks import TaskSet
 from marl_verl.tasks.base import name_of
 from marl_verl.team import Named
-from marl_verl_inspect.episodes import EpisodeFile, Header, file_of_episode, read_episodes
+from marl_verl_inspect.episodes import EpisodeFile, Header, file_of_episode
 from marl_verl_inspect.files import add_file_arguments, use_plugin_files
 from marl_verl_inspect.text import count, line, table
 
@@ -231,21 +231,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stored", action="store_true", help="show the stored episode without a replay")
     edit = "continue from an act such as mover:0 with this text as its action, and with its own, by the run's models"
     parser.add_argument("--edit", nargs=2, metavar=("ACT", "TEXT"), help=edit)
-    parser.add_argument("--continuations", type=int, metavar="N", help="of --edit: sampled ones (default: 1, greedy)")
+    continuations = "of --edit: sampled ones (default: 1, greedy)"
+    parser.add_argument("--continuations", type=at_least(1), metavar="N", help=continuations)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of --edit, as of `marl-verl eval`")
     add_backend_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 2 also where the replay differs from the stored episode."""
-    if options.edit is not None:
+    if options.edit is None:
+        of_edit = {"--continuations": options.continuations, "--local": options.backend}
+        for word in [*options.overrides, *(name for name, value in of_edit.items() if value is not None)]:
+            raise MarlError(f"'{word}' has no effect without --edit: leave it out")
+    else:
         from marl_verl.cli.main import load_command  # of a distribution that imports Hydra
 
-        how = {"edit": (options.episode or "", *options.edit), "episodes": options.continuations, "step": options.step}
+        if options.episode is None:
+            raise MarlError("--edit changes an act of one episode: name it with --episode ID")
+        how = {"edit": (options.episode, *options.edit), "episodes": options.continuations, "step": options.step}
         options.source = load_command("eval").evaluated(options.source, options.overrides, options, **how)
         options.episode, options.stored, options.step = "edited_0", True, None  # the first edited continuation
     use_plugin_files(run_of(options.source), options.plugin)
-    file, name = read_episodes(file_of_episode(options.source, options.episode, options.step)), options.episode
+    file, name = file_of_episode(options.source, options.episode, options.step), options.episode
     if name is None and len(file.episodes) == 1 and not file.failures:
         (name,) = file.episodes
     if name is None:

@@ -186,6 +186,18 @@ def test_a_difference_from_training_is_reported(capsys: pytest.CaptureFixture[st
         assert "q_1_0" in output.out
 
 
+def test_a_row_is_found_in_the_step_that_stored_it(command: Command, refused: Command) -> None:
+    for step in (1, 2, 3):
+        stored(Path("run"), step, document(row(f"s{step}t00000", 0, 0, team=1.0)))
+    assert "row s2t00000_0_0 of agent a" in command("explain", "run", "--row", "s2t00000_0_0")
+    assert [row["key"] for row in json.loads(command("explain", "run", "--row", "s2t00000_0_0", "--json"))] == [
+        "s2t00000_0_0"
+    ]
+    assert "'run/rows/step_00002.json.gz': unknown row 's2t00000_0_9': did you mean 's2t00000_0_0'?" in refused(
+        "explain", "run", "--row", "s2t00000_0_9"
+    )
+
+
 def test_a_damaged_step(refused: Command) -> None:
     document = stored(Path("run"), 1)
     path = RunDir(Path("run")).stored("rows")[1]

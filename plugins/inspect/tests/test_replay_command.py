@@ -166,6 +166,8 @@ def test_a_run_and_its_steps(command: Command, refused: Command) -> None:
     assert command("replay", ".", "--step", "20", "--episode", "q_2").startswith("episode q_2")
     assert "has no journals of step 3: the nearest are 10, 20, 30" in refused("replay", ".", "--step", "3")
     Path("other").mkdir()
+    assert "no run in 'other': it has no config.yaml" in refused("replay", "other")
+    Path("other/config.yaml").touch()
     assert "run 'other' has no stored journals: train it with marl.run.keep_journals=1" in refused("replay", "other")
     assert "the following arguments are required: RUN|FILE" in refused("replay")
 
@@ -183,6 +185,15 @@ def test_an_answer_is_scored_in_the_sandbox_of_the_run(command: Command, since: 
         assert "score 1, success\n" in command("replay", ".")
     finally:
         use_run_options({})
+
+
+def test_words_without_an_effect(refused: Command) -> None:
+    file = several()
+    for words in (("stray",), ("--continuations", "2"), ("--local",)):
+        assert f"'{words[0]}' has no effect without --edit" in refused("replay", file, *words)
+    assert "name it with --episode ID" in refused("replay", file, "--edit", "solver:0", "4")
+    assert "--continuations: must be 1 or more, got 0" in refused("replay", file, "--continuations", "0")
+    assert f"'{file}' is a file: leave it out" in refused("replay", file, "--step", "1")
 
 
 def tree() -> Episode:

@@ -17,7 +17,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument, at_least
 from marl_verl.errors import MarlError, user_error
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
@@ -41,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
     tasks = "tasks of each step whose episodes are included (default: %(default)s)"
-    parser.add_argument("--tasks", type=int, default=8, metavar="N", help=tasks)
+    parser.add_argument("--tasks", type=at_least(1), default=8, metavar="N", help=tasks)
     serve = "serve the page of one run on this machine, as `marl-verl watch` does: there acts can be edited"
     parser.add_argument("--serve", action="store_true", help=serve)
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="of --serve (default: a free one)")
+    parser.add_argument("--port", type=at_least(0), default=0, metavar="N", help="of --serve (default: a free one)")
     add_plugin_argument(parser)
 
 

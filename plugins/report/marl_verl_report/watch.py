@@ -23,7 +23,7 @@ import msgspec
 from marl_verl_evaluation.api import evaluate
 from marl_verl_inspect.episodes import read_episodes
 
-from marl_verl.cli.arguments import add_plugin_argument
+from marl_verl.cli.arguments import add_plugin_argument, at_least
 from marl_verl.errors import MarlError, RunError, check_known, shown, user_error
 from marl_verl.run.run_dir import STARTS, is_running
 from marl_verl.run.terminal import show
@@ -51,7 +51,7 @@ the printed address; from another one, forward its port: ssh -L 8400:127.0.0.1:8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--port", type=at_least(0), default=0, metavar="N", help="on 127.0.0.1 (default: a free one)")
     add_plugin_argument(parser)
 
 

@@ -6,6 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
+from marl_verl.cli.arguments import at_least
+
 EXAMPLES = """
 Each check is a short real run with tiny or random models: nothing is downloaded. All are made for 15 minutes on a GPU.
 Exit code 1 if a check fails. Send FOLDER/report.xml with a bug report.
@@ -18,7 +20,7 @@ Exit code 1 if a check fails. Send FOLDER/report.xml with a bug report.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Check that training works on this machine: real runs of the stack, with figures."
-    parser.add_argument("--gpus", type=int, default=1, metavar="N", help="GPUs to use (default: 1)")
+    parser.add_argument("--gpus", type=at_least(1), default=1, metavar="N", help="GPUs to use (default: 1)")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="run only these checks")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="a new folder for the report")
 
