@@ -36,7 +36,11 @@ def run(options: argparse.Namespace) -> int:
                 raise MarlError(f"'{copy}' exists: choose another --copy DIR")
             show(str(shutil.copytree(folder, copy, ignore=ignored)))
         else:
-            show(f"{name:<12} {', '.join(path.name for path in sorted(folder.glob('*.yaml')) if path.name != TABLE)}")
+            names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.name != TABLE]
+            recipes = [
+                name for name in names if name.endswith(".yaml")
+            ] or names  # those for verl's trainer are scripts
+            show(f"{name:<12} {', '.join(recipes)}")
     return 0
 
 

@@ -1,7 +1,11 @@
-"""The preset of the core: its parts, the equation, and a straight-line reference function; and what references use.
+"""GRPO, the preset of the core: A = (r - mean_uid) / (std_uid + 1e-6).
 
-References take plain rows (`RowTable.from_rows`) and return advantages: the equation as code, without parts. A test
-compares them with the composed algorithms on random rows.
+Compared: every row with every row of its task, of any agent and turn. GRPO assumes that a group shares one prompt. This
+does not hold in a team, so that GRPO is the baseline ("turn-blind groups") of the other methods. Source: arXiv
+2402.03300, verl's `compute_grpo_outcome_advantage`.
+
+References such as `grpo` take plain rows (`RowTable.from_rows`) and return advantages: the equation as code, without
+parts. A test compares them with the composed algorithms on random rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +39,6 @@ def in_groups(
 
 
 GRPO = Algorithm(advantage=Advantage(sample="row", group=TASK, singleton="raw"))
-"""A = (r - mean_uid) / (std_uid + 1e-6).
-
-Compared: every row with every row of its task, of any agent and turn. GRPO assumes that a group shares one prompt. This
-does not hold in a team, so that GRPO is the baseline ("turn-blind groups") of the other methods. Source: arXiv
-2402.03300, verl's `compute_grpo_outcome_advantage`.
-"""
 
 
 def grpo(rows: PlainRows) -> list[float]:

@@ -193,7 +193,8 @@ class Evaluation:
 
 
 def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> Evaluation:
-    """Run an evaluation, whose log and episodes are kept even if it fails. `lock`: the descriptor of `locked`."""
+    """Run an evaluation, whose log and episodes are kept even if it fails; if interrupted, no log. `lock`: the
+    descriptor of `locked`."""
     display.print(_heading(plan))
     file = _free(plan)
     log = file.with_suffix(".log")
@@ -205,6 +206,9 @@ def launch(plan: EvaluationPlan, display: Display, lock: int | None = None) -> E
         one_file.copy_files(plan.files, plan.folder)
         start("marl_verl_evaluation.run:evaluate", plan.folder, plan.config, display, lock, log)
         result = read_json(plan.folder / RESULT)
+    except KeyboardInterrupt:
+        log.unlink(missing_ok=True)
+        raise
     finally:
         for episodes in (plan.folder / "episodes").glob("step_*.jsonl*"):  # a long file is compressed
             file.with_suffix(".jsonl").write_bytes(unpacked(read_bytes(episodes), f"'{episodes}'"))
