@@ -82,7 +82,7 @@ def after_notes(error: BaseException, text: str) -> str:
 
 def with_line(error: BaseException) -> str:
     """An exception as text, with the line `raised_at`, or the last one without it, unless it is a MarlError."""
-    frames = [] if isinstance(error, MarlError) else traceback.extract_tb(error.__traceback__)[-1:]
+    frames = [] if isinstance(error, MarlError | SyntaxError) else traceback.extract_tb(error.__traceback__)[-1:]
     last = "".join(f" ({Path(frame.filename).name}, line {frame.lineno})" for frame in frames)
     return format_error(error) + (raised_at(error) or last)
 
@@ -107,7 +107,9 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint at the end of an error about an unknown name: the nearest valid name, or some if none is near."""
     options = sorted(set(valid))
     begun = sorted((option for option in options if name and option.startswith(name)), key=len)
-    close = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.5)
+    related = [option for option in options if option[:1] == name[:1] or option in name or name in option]
+    alike = difflib.get_close_matches(name, related, n=1, cutoff=0.55)
+    close = begun or alike or difflib.get_close_matches(name, options, n=1, cutoff=0.7)
     if close:
         return f"did you mean '{close[0]}'?"
     listed = ", ".join(options[:12]) + ", ..." * (len(options) > 12)
@@ -133,7 +135,10 @@ def missing(what: str, path: Path, there: Iterable[Path]) -> MarlError:
     return MarlError(f"no {what} '{path}'{hint}")
 
 
-def check_file(what: str, path: Path, pattern: str = "*") -> None:
-    """Raise the error `missing`, with the nearest of a pattern in its folder, unless a file is there."""
+def check_file(what: str, path: Path, pattern: str = "*", folder: str = "give a file in it") -> None:
+    """Raise the error `missing`, with the nearest of a pattern in its folder, unless a file is there. `folder`: what to
+    do with a folder."""
+    if path.is_dir():
+        raise MarlError(f"'{path}' is a folder, not a {what}: {folder}")
     if not path.is_file():
         raise missing(what, path, path.parent.glob(pattern))

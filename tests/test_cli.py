@@ -60,6 +60,13 @@ def _quick(composed: DictConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_mistaken_command(refused: Refused) -> None:
     assert "unknown command 'trian': did you mean 'train'?" in refused("trian")
     assert "unknown option '--dry-rum'" in refused("train", "r.yaml", "--dry-rum")
+    assert "not a command: marl-verl train r.yaml a=b" in refused("r.yaml", "a=b")
+    with pytest.raises(MarlError, match=r"'my.py' is a plugin file, not a recipe: .* train RECIPE --plugin my.py"):
+        compose(Path("my.py"), [])
+    assert f"comes first: marl-verl train {RECIPE} a=b --dry-run" in refused("train", "a=b", str(RECIPE), "--dry-run")
+    folder = str(RECIPE.parent)
+    assert f"install it with `pip install -e {folder}`" in refused("plugins", "--plugin", folder)
+    assert refused("plugins", "reviw").count("--plugin FILE") == 1
 
 
 def test_a_dry_run_prints_the_team_and_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:

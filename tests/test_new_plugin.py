@@ -45,5 +45,8 @@ def test_its_own_tests_pass_and_its_recipe_composes(tmp_path: Path) -> None:
 
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert new(tmp_path, "my-team") == 2
-    assert "File exists" in capsys.readouterr().err
+    assert f"'{tmp_path}' exists: choose another --output" in capsys.readouterr().err
+    for taken in ("grpo", "marl-verl", "numpy", "class"):
+        assert new(tmp_path / "new", taken) == 2
+        assert f"'{taken}' cannot be the name of a plugin: a part, a module" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

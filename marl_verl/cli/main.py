@@ -8,10 +8,12 @@ import contextlib
 import functools
 import gc
 import importlib
+import shlex
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from marl_verl.errors import MarlError, MarlWarning, RunError, with_line
@@ -23,6 +25,8 @@ COMMANDS = {
     "recipes": "list the bundled recipes, or copy them",
     "plugins": "list plugins and the names that they register",
 }
+
+OF_FILE = {".yaml": ["train"], ".yml": ["train"], ".py": ["train", "RECIPE", "--plugin"]}  # the command that takes it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -106,6 +110,9 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, Any]:
     """(the options, the module or object of the command)."""
     arguments = arguments or ["--help"]
     chosen = next((word for word in arguments if not word.startswith("-")), None)
+    if chosen is not None and (words := OF_FILE.get(Path(chosen).suffix)):
+        rest = [word for word in arguments if word not in (chosen, *words)]
+        raise MarlError(f"'{chosen}' is a file, not a command: {shlex.join(['marl-verl', *words, chosen, *rest])}")
     module: Any = None if chosen is None else load_command(chosen)
     description = "Train teams of LLM agents with multi-agent reinforcement learning, on unmodified verl."
     parser = _Parser(prog="marl-verl", description=description, allow_abbrev=False)
@@ -126,6 +133,10 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, Any]:
         if word.startswith("-") or not hasattr(options, "overrides"):
             parser.error(f"unknown option '{word}'")
         options.overrides.append(word)
+    first = str(vars(options).get("recipe") or vars(options).get("run"))
+    if "=" in first and (late := [word for word in options.overrides if Path(word).exists()]):
+        rest = [word for word in arguments if word not in (chosen, late[0])]
+        raise MarlError(f"'{late[0]}' comes first: {shlex.join(['marl-verl', str(chosen), late[0], *rest])}")
     return options, module
 
 

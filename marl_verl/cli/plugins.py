@@ -9,7 +9,7 @@ from typing import Any
 
 from marl_verl import plugins
 from marl_verl.cli.arguments import add_plugin_argument
-from marl_verl.errors import check_known, format_error
+from marl_verl.errors import format_error, unknown
 from marl_verl.options import config_of
 from marl_verl.plugins import one_file
 from marl_verl.plugins.loading import Plugins
@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
         texts += [part_text(known, entry) for kind in KINDS for entry in known.find(kind, name)]
     if not texts:
         valid = {part for kind in KINDS for part in known.names(kind)}
-        check_known("part or plugin", name, valid | {source.plugin for source in known.loaded})
+        raise known.explained(unknown("part or plugin", name, valid | {source.plugin for source in known.loaded}))
     show(harmless("\n\n".join(texts)))
     return 0
 

@@ -47,7 +47,9 @@ def compose(recipe: Path, overrides: Sequence[str], hardware: str | None = None)
     with user_error(
         f"recipe {shown(str(recipe))} cannot be read", OSError, ValueError, yaml.YAMLError, OmegaConfBaseException
     ):
-        check_file("recipe file", recipe, "*.yaml")
+        if recipe.suffix == ".py":
+            raise MarlError(f"'{recipe}' is a plugin file, not a recipe: marl-verl train RECIPE --plugin {recipe}")
+        check_file("recipe file", recipe, "*.yaml", "give a file in it, or continue a run with --resume")
         content = OmegaConf.create(read_yaml(recipe) or {})
         if not isinstance(content, DictConfig) or content.pop("defaults", None) != ["marl_trainer", "_self_"]:
             raise MarlError(f"recipe '{recipe}' must begin with 'defaults: [marl_trainer, _self_]', in this order")

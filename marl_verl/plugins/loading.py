@@ -110,11 +110,15 @@ class Plugins:
         extras = (extra for extra in missing_extras() if f"{name}-".startswith(f"{extra}-"))
         if extra := max(extras, key=len, default=""):
             return MarlError(f"unknown {KINDS[kind]} '{name}': pip install 'marl-verl[{extra}]' may register it")
-        return self.explained(unknown(KINDS[kind], name, [*more, *self.names(kind)]))
+        return self.explained(unknown(KINDS[kind], name, [*more, *self.names(kind)]), kind != "commands")
 
-    def explained(self, error: MarlError) -> MarlError:
-        """The error for an unknown name, with the plugins that may have it: those that are broken or not installed."""
+    def explained(self, error: MarlError, files: bool = True) -> MarlError:
+        """The error for an unknown name, with the plugins that may have it: broken, not installed, or a user's own (if
+        `files`, also plugin files)."""
         reasons = [f"a plugin that may register it cannot be loaded: {why}" for why in self.broken.values()]
+        if "did you mean" not in str(error):
+            own = f"{'--plugin FILE, or ' * files}`pip install -e FOLDER` of its package"
+            reasons.append(f"one of your own needs {own}")
         if extras := sorted(missing_extras()):
             reasons.append(f"not installed: {', '.join(extras)} (pip install 'marl-verl[all]')")
         return MarlError("; ".join([str(error), *reasons]))

@@ -55,7 +55,7 @@ def read_files(paths: Iterable[Path]) -> list[PluginFile]:
 
 
 def read_file(name: str, path: Path) -> PluginFile:
-    check_file("plugin file", path, "*.py")
+    check_file("plugin file", path, "*.py", f"install it with `pip install -e {path}`, or give a file in it")
     return PluginFile(name, str(path), path.read_text("utf-8-sig"))
 
 

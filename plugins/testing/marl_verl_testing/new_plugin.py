@@ -1,12 +1,15 @@
 """`marl-verl new-plugin NAME [--output FOLDER]`: write the package in `scaffold` under another name."""
 
 import argparse
+import importlib.util
 import keyword
 import re
 import shlex
 from pathlib import Path
 
+from marl_verl import plugins
 from marl_verl.errors import MarlError
+from marl_verl.plugins.registry import KINDS
 from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 
@@ -39,10 +42,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def distribution(text: str) -> str:
-    """Normalise a distribution's name. MarlError where it, or the module name derived from it, is invalid."""
+    """Normalise a distribution's name. MarlError where it, or the module name derived from it, is invalid or taken."""
     name = re.sub(r"[-_.]+", "-", text).lower()
-    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or keyword.iskeyword(name) or name in ("tests", "recipes"):
+    if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name):
         raise MarlError(f"'{text}' cannot be the name of a plugin: use a letter, then letters, digits and -")
+    known, taken = plugins.discover(strict=False), name in ("tests", "recipes") or keyword.iskeyword(name)
+    if taken or any(known.find(kind, name) for kind in KINDS) or importlib.util.find_spec(module(name)) is not None:
+        problem = f"'{text}' cannot be the name of a plugin: a part, a module, a folder or a keyword has it"
+        raise MarlError(f"{problem}. Try 'my-{name}'")
     return name
 
 
@@ -51,10 +58,12 @@ def module(name: str) -> str:
 
 
 def write(name: str, folder: Path) -> None:
-    """Write the package for this minor version of marl-verl. OSError if the folder is there, or cannot be written."""
+    """Write the package for this minor version of marl-verl. MarlError if the folder exists."""
     major, minor = (int(part) for part in __version__.split(".")[:2])
     versions = f">={major}.{minor},<{major}.{minor + 1}"
-    folder.mkdir()
+    if folder.exists():
+        raise MarlError(f"'{folder}' exists: choose another --output FOLDER")
+    folder.mkdir(parents=True)
     for path in sorted(SCAFFOLD.rglob("*")):
         place = str(path.relative_to(SCAFFOLD))
         if path.is_dir() or place.startswith(".") or "__pycache__" in place:
