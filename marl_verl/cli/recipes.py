@@ -37,10 +37,8 @@ def run(options: argparse.Namespace) -> int:
             show(str(shutil.copytree(folder, copy, ignore=ignored)))
         else:
             names = [path.name for path in sorted(folder.iterdir()) if path.is_file() and path.name != TABLE]
-            recipes = [
-                name for name in names if name.endswith(".yaml")
-            ] or names  # those for verl's trainer are scripts
-            show(f"{name:<12} {', '.join(recipes)}")
+            recipes = [name for name in names if name.endswith(".yaml")]
+            show(f"{name:<12} {', '.join(recipes or names)}")  # those for verl's trainer are scripts
     return 0
 
 

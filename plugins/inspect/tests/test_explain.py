@@ -190,9 +190,8 @@ def test_a_row_is_found_in_the_step_that_stored_it(command: Command, refused: Co
     for step in (1, 2, 3):
         stored(Path("run"), step, document(row(f"s{step}t00000", 0, 0, team=1.0)))
     assert "row s2t00000_0_0 of agent a" in command("explain", "run", "--row", "s2t00000_0_0")
-    assert [row["key"] for row in json.loads(command("explain", "run", "--row", "s2t00000_0_0", "--json"))] == [
-        "s2t00000_0_0"
-    ]
+    (found,) = json.loads(command("explain", "run", "--row", "s2t00000_0_0", "--json"))
+    assert found["key"] == "s2t00000_0_0"
     assert "'run/rows/step_00002.json.gz': unknown row 's2t00000_0_9': did you mean 's2t00000_0_0'?" in refused(
         "explain", "run", "--row", "s2t00000_0_9"
     )
