@@ -241,7 +241,8 @@ def _agent(name: str, values: Any, policies: Mapping[str, PolicyConfig], added: 
         section["algorithm"] = {"name": "", **own} if isinstance(own, Mapping) else {"name": own}
     agent = build(AgentConfig, {"policy": "", **section, "name": name}, where)
     if agent.policy not in {**policies, **added}:
-        raise MarlError(f"agent '{name}' has unknown policy '{agent.policy}': {nearest(agent.policy, policies)}")
+        problem = f"has unknown policy '{agent.policy}'" if agent.policy else f"has no policy ({where}.policy)"
+        raise MarlError(f"agent '{name}' {problem}: {nearest(agent.policy, policies)}")
     if agent.side is not None:
         _check_name(f"{where}.side", agent.side)
     return agent

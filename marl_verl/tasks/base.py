@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from marl_verl.errors import MarlError, check_file, user_error
+from marl_verl.errors import MarlError, check_file, check_known, user_error
 from marl_verl.options import Options
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -118,7 +118,7 @@ class DrawnTasks(TaskSet):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of training tasks: a share `good` is right, the others are careless."""
-        self.agents.index(agent)  # ValueError for an agent that the task does not have: it would learn another's part
+        check_known("agent", agent, self.agents)  # one that the task does not have would learn another's part
         rng = random.Random(f"{self.name} demonstrations {agent} {seed}")
         pairs = (self._demonstration(agent, self._next_task(rng, "train"), rng, good) for _ in itertools.count())
         return list(itertools.islice(filter(None, pairs), count))

@@ -14,6 +14,7 @@ from annotated_types import Interval
 
 from marl_verl import Metric, Task, Team, Workflow
 from marl_verl.algo.sampling import Sample
+from marl_verl.errors import check_known
 from marl_verl.tasks import DrawnTasks
 
 ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -42,7 +43,7 @@ class Cover(DrawnTasks):
 
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, answer) pairs of training tasks: a share `good` is a number of the list, others are any."""
-        AGENTS.index(agent)  # ValueError for an agent that the task does not have
+        check_known("agent", agent, AGENTS)
         rng = random.Random(f"cover demonstrations {seed}")
         pairs = []
         for _ in range(count):

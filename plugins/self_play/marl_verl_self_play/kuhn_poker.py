@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from marl_verl import Task, TaskSet, Team, Workflow
+from marl_verl.errors import check_known
 from marl_verl.tasks import Split
 from marl_verl_self_play.kuhn import CARDS, DEALS, ENDS, INFORMATION_SETS, equilibrium, legal_moves, payoff
 
@@ -46,6 +47,7 @@ class KuhnPoker(TaskSet):
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, move) pairs of an agent at random information sets, for tiny models. A share `good` of them
         is legal, of a timid beginner (`BETS`). Its exploitability is 0.405; at random, it would be 0.458."""
+        check_known("agent", agent, PLAYERS)
         rng = random.Random(f"kuhn-poker demonstrations {agent} {seed}")
         seen = observations(PLAYERS.index(agent))
         pairs = []

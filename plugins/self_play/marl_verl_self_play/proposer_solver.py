@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from marl_verl import Action, Episode, MarlError, Task, TaskSet, Team, Turn, Workflow
+from marl_verl.errors import check_known
 from marl_verl.tasks import Split, held_out, quick
 
 PROPOSER, SOLVER = "proposer", "solver"
@@ -92,12 +93,12 @@ class ProposedArithmetic(TaskSet):
         A share `good` of the proposals begins with the digit of the task, the others with any. Of results of n
         operations, a share `good`^n is right, so longer problems are harder; the others are the first digit.
         """
-        side = self.sides.index(agent)  # ValueError for an agent that the task does not have
+        check_known("agent", agent, self.sides)
         rng = random.Random(f"proposed-arithmetic demonstrations {agent} {seed}")
         pairs = []
         for _ in range(count):
             parts = drawn(rng, rng.randint(2, self.terms), self.largest)
-            if side == 0:  # the proposer
+            if agent == self.sides[0]:  # the proposer
                 first = parts[0] if rng.random() < good else str(rng.randint(0, self.largest))
                 pairs.append((f"{ASK} {first}", " ".join(parts)))
             else:

@@ -63,5 +63,5 @@ def test_demonstrations_are_of_the_vocabulary(tasks: Any) -> None:
         assert pairs == tasks.demonstrations(agent, 200, 0, 0.5) != tasks.demonstrations(agent, 200, 1, 0.5)
         shown = {word for pair in pairs for word in " ".join(pair).split()}
         assert isinstance(tasks, SmallPrograms) or shown <= set(vocabulary)  # whose vocabulary is learnt byte pairs
-    with pytest.raises((MarlError, ValueError), match=r"did you mean|not in tuple"):
+    with pytest.raises(MarlError, match="did you mean"):
         tasks.demonstrations(f"{agents[0]}s", 1, 0, 1.0)

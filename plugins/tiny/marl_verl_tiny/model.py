@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Interval
 
 from marl_verl import MarlError, options, plugins
+from marl_verl.errors import user_error
 from marl_verl.options import build
 from marl_verl.team import Named
 
@@ -114,7 +115,7 @@ class TinyModel(Shape):
         if self.family == "qwen3":  # keeps the names of caches from before the key existed
             del described["family"]
         content: dict[str, Any] = {"recipe": RECIPE, "spec": described, "vocabulary": teacher.vocabulary()}
-        content["demonstrations"] = [teacher.demonstrations(name, SAMPLE, self.seed, self.good) for name in self.agents]
+        content["demonstrations"] = [self.demonstrations(name, SAMPLE) for name in self.agents]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
         name = re.sub(r"[^A-Za-z0-9.-]+", "-", "-".join([self.task, *self.agents]))
         return f"{name}-{digest}"
@@ -122,9 +123,15 @@ class TinyModel(Shape):
     def teacher(self) -> Any:
         """The task set with the demonstrations. MarlError: it has none."""
         task_set = plugins.load().get("tasks", self.task)
-        if not hasattr(task_set, "demonstrations"):
-            raise MarlError(f"task '{self.task}' has no demonstrations(), which the warm-up of a tiny model needs")
+        for method in ("demonstrations", "vocabulary"):
+            if not hasattr(task_set, method):
+                raise MarlError(f"task '{self.task}' has no {method}(), which the warm-up of a tiny model needs")
         return build(task_set, self.task_options, "marl.task.options")
+
+    def demonstrations(self, agent: str, count: int) -> list[tuple[str, str]]:
+        """Those of one agent. MarlError where the task set raises: it may not have this agent."""
+        with user_error(f"task '{self.task}' has no demonstrations of agent '{agent}'", Exception, line=True):
+            return list(self.teacher().demonstrations(agent, count, self.seed, self.good))
 
     def tokenizer(self) -> Any:
         from marl_verl_tiny import factory
@@ -161,11 +168,11 @@ def ensure(spec: TinyModel, cache_dir: Path | None = None, progress: Progress = 
     if not folder.exists():
         from marl_verl_tiny import factory  # imports torch, which takes seconds; unused for a cached model
 
-        teacher, words = spec.teacher(), spec.tokenizer()
+        words = spec.tokenizer()
         model = factory.make_model(spec, words, spec.seed)
         count = spec.steps * spec.batch_size
         share = -(-count // len(spec.agents))
-        by_agent = [teacher.demonstrations(agent, share, spec.seed, spec.good) for agent in spec.agents]
+        by_agent = [spec.demonstrations(agent, share) for agent in spec.agents]
         mixed = [pair for pairs in zip(*by_agent, strict=True) for pair in pairs][:count]
         factory.warm_up(model, words, mixed, spec.batch_size, spec.learning_rate, progress)
         with written(folder) as unfinished:
