@@ -75,8 +75,18 @@ def format_error(error: BaseException) -> str:
     return str(error) if isinstance(error, MarlError) else f"{type(error).__name__}: {error}"
 
 
+@contextlib.contextmanager
+def noted(label: str) -> Iterator[None]:
+    """Add a note to exceptions, which `after_notes` shows, e.g. "policy 'mover'"."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(label)
+        raise
+
+
 def after_notes(error: BaseException, text: str) -> str:
-    """A message after the error's notes of one line, e.g. "policy 'mover'"; not after a traceback of `scoring`."""
+    """A message after the error's notes of one line (`noted`); not after a traceback of `scoring`."""
     return ": ".join([*(note for note in getattr(error, "__notes__", ()) if "\n" not in note), text])
 
 

@@ -1,14 +1,18 @@
 """What a run would refuse of its clients is refused by the testing kit and by a dry run."""
 
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from marl_verl_testing import ScriptedPolicy, check_workflow
 
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import SamplingContext
 from marl_verl.cli.main import main
-from marl_verl.episode import Team, Workflow
+from marl_verl.episode import Episode, Team, Workflow
 from marl_verl.errors import MarlError
 from marl_verl.run.prepare import plan_run
 from marl_verl.run.rehearsal import rehearse_split
@@ -67,11 +71,13 @@ def test_a_format_is_refused_by_the_local_backend(plugin: Path, tmp_path: Path) 
     ("change", "message"),
     [
         ("'good'", "role reward 'holds-it' of agent 'sender' must be a finite number, holds_it returned 'good'"),
-        ("float(turn.observashun)", "warning: the score or a role reward raised AttributeError"),
+        ("float(turn.observashun)", "role reward 'holds-it' of agent 'sender': AttributeError: 'Turn' object has no"),
+        ("'123'.index(turn.action.text or 'nothing')", "warning: scoring, in a rehearsal: role reward 'holds-it' of"),
     ],
 )
 def test_role_rewards_are_tried(change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A role reward that is no number is refused before the start; one that raises is a warning."""
+    """A role reward that is no number is refused before the start, as is one that fails for any action; one that may
+    need real actions is a warning."""
     quickstart = Path(__file__).parents[1] / "recipes" / "quickstart"
     text = (quickstart / "my_team.py").read_text(encoding="utf-8")
     right = "float(turn.action.text.strip() in task.data[turn.agent])"
@@ -79,7 +85,7 @@ def test_role_rewards_are_tried(change: str, message: str, tmp_path: Path, capsy
     (tmp_path / "my_team.py").write_text(text.replace(right, change))
     (tmp_path / "my_team.yaml").write_text((quickstart / "my_team.yaml").read_text(encoding="utf-8"))
     assert main(["train", str(tmp_path / "my_team.yaml"), "--dry-run"]) == (0 if "warning" in message else 2)
-    assert message in " ".join(capsys.readouterr().err.split())
+    assert " ".join(capsys.readouterr().err.split()).count(message) == 1
 
 
 class Judged(TaskSet):
@@ -130,3 +136,51 @@ def test_an_act_that_is_not_awaited_is_refused() -> None:
         rehearse_split(Forgets(), [GOOD], SOLO, Judged())
     with pytest.raises(MarlError, match=why):
         check_workflow(Forgets(), GOOD, ScriptedPolicy({"solo": "right"}))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("answer = action.txt", r"AttributeError: 'Action' object has no attribute 'txt' \(late.py, line 5\)"),
+        ("answer = acton.text", r"NameError: name 'acton' is not defined \(late.py, line 5\)"),
+        ("answer = await team.call(len)", r"TypeError: len\(\) takes exactly one argument \(0 given\)"),
+        ("return", r"`run` has no `return` with the answer \(late.py, line 3\)"),
+        ("answer = action", r"return action.text \(late.py, line 3\)"),
+        ("answer = json.loads(action.text)['answer'] if action.text != '1' else 1", None),
+        ("answer = re.search('answer: (.*)', action.text).group(1)", None),
+        ("for answer in action.text: pass", None),
+        ("return None if action.text != 'yes' else 'yes'", None),
+    ],
+)
+def test_an_error_that_no_answer_explains_ends_a_rehearsal(code: str, why: str | None) -> None:
+    """After the first act, which a run would reach only once it has started."""
+    body = ["action = await team['solo'].act(task.prompt)", code, *["return answer"] * ("return" not in code)]
+    lines = ["import json, re", "class Late(Workflow):", " async def run(self, task, team):", *(f"  {b}" for b in body)]
+    names: dict[str, Any] = {"Workflow": Workflow, "__name__": "late"}
+    exec(compile("\n".join(lines), "late.py", "exec"), names)
+    with pytest.raises(MarlError, match=rf"workflow 'Late' on task 'good'.*{why}") if why else nullcontext():
+        rehearse_split(names["Late"](), [GOOD], SOLO, Judged())
+
+
+@dataclass(frozen=True)
+class Broken(ReplayCredit):
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        return episode.scores  # type: ignore[attr-defined,no-any-return]
+
+
+@dataclass(frozen=True)
+class Silent(ReplayCredit):
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:  # type: ignore[empty-body]
+        pass
+
+
+@pytest.mark.parametrize(
+    ("credit", "why"),
+    [
+        (Broken(), "credit 'broken': AttributeError: 'Episode' object has no attribute 'scores'"),
+        (Silent(), "`assign` of credit 'silent' must return its number of tokens, it returned None"),
+    ],
+)
+def test_credits_by_replay_are_tried(credit: ReplayCredit, why: str) -> None:
+    with pytest.raises(MarlError, match=why):
+        rehearse_split(Acts(), [GOOD], SOLO, Judged(), Algorithm(credit=(credit,)))

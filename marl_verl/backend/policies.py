@@ -15,6 +15,7 @@ from marl_verl.backend.learning.critic import Critic, check_vocabulary
 from marl_verl.backend.learning.policy import LearningPolicy
 from marl_verl.backend.protocol import Rows, RowStore, Runtime
 from marl_verl.backend.rollout.rows import CUT, JOINT
+from marl_verl.errors import noted
 from marl_verl.team import TeamConfig
 from marl_verl.threads import at_once
 
@@ -68,11 +69,8 @@ class Policies:
         """Start all runtimes, each by `perform`. An error has a note that names the policy."""
 
         def begin(name: str, runtime: Runtime) -> None:
-            try:
+            with noted(f"policy '{name}'"):
                 runtime.start()
-            except Exception as error:
-                error.add_note(f"policy '{name}'")
-                raise
 
         self.together({name: partial(perform, begin, name, runtime) for name, runtime in self.runtimes.items()})
 

@@ -176,8 +176,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
     size = len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"]
     checks.set_steps(config, size, resumed)
-    parts = algorithm.advantage.score_parts()
-    rehearsed = [rehearse_split(workflow, split, team, task_set, parts) for split in tasks.values()]
+    rehearsed = [rehearse_split(workflow, split, team, task_set, algorithm) for split in tasks.values()]
     moves = rehearsed[0] if rehearsed else ()
     explored = {agent.name for agent in team.agents.values() if agent.policy in team.explored}
     trained = [[act.role for act in acts if act.role in explored] for acts in moves]

@@ -1,19 +1,40 @@
 """A rehearsal of the workflow without a model, and the tasks that are too long for a policy."""
 
 import asyncio
+import contextlib
+import dis
+import functools
+import inspect
+import itertools
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import CodeType
 
 from omegaconf import DictConfig
 
 from marl_verl import plugins
+from marl_verl.algo.algorithms import Algorithm
+from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.sampling import AttemptFailed
 from marl_verl.algo.sampling.context import Candidate, SamplingContext, TaskContext, judged
 from marl_verl.config.policy_models import chat_of
 from marl_verl.config.resolve import resolve
 from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
 from marl_verl.episode.errors import Limits, UnknownAgentError, all_awaited
+from marl_verl.episode.journal import CallError
 from marl_verl.episode.messages import as_observation
-from marl_verl.errors import MarlError, MarlWarning, format_error, shown, user_error
+from marl_verl.errors import (
+    MarlError,
+    MarlWarning,
+    after_notes,
+    check_returned,
+    format_error,
+    noted,
+    raised_at,
+    shown,
+    user_error,
+)
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.tasks.base import observation
@@ -23,6 +44,7 @@ from marl_verl.threads import TimeUp, time_limit, without_breakpoints
 SECONDS = 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
 TRIED = 8  # tasks of a split that are rehearsed before all are taken for wrong
+BUGS = (NameError, AttributeError, TypeError, ImportError, NotImplementedError)
 
 Moves = tuple[tuple[Act, ...], ...]
 
@@ -31,29 +53,68 @@ class Unjudged(MarlError):
     """The score or a role reward refuses a task with a MarlError."""
 
 
+class CodeError(MarlError):
+    """Code of users raised an error that no text of an action explains (`is_bug`)."""
+
+
+def is_bug(error: BaseException | None) -> bool:
+    """Whether no text of an action explains an error of code of users: one about None may be of a search in it."""
+    while isinstance(error, WorkflowError | CallError | BaseExceptionGroup):
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return isinstance(error, BUGS) and "None" not in str(error)
+
+
+def returns_nothing(code: CodeType) -> bool:
+    """Whether a function has no `return` of a value: it ends with None."""
+    for before, end in itertools.pairwise(dis.get_instructions(code)):  # RETURN_CONST: Python 3.12
+        loaded = {"RETURN_VALUE": ("LOAD_CONST", before), "RETURN_CONST": ("RETURN_CONST", end)}.get(end.opname)
+        if loaded and (loaded[1].opname != loaded[0] or loaded[1].argval is not None):
+            return False
+    return True
+
+
+@functools.cache
+def _warn(problem: str) -> None:
+    """Warn once: the splits have the same faults."""
+    warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
+
+
 class Rehearsal(SamplingContext):
-    """A context in which every action is empty."""
+    """A context in which every action has the same text."""
+
+    text = ""
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        return Action(text="")
+        return Action(text=self.text)
 
     def seed(self, session: int) -> int:
         return 0
 
-    async def judge(self, run: Run) -> None:
-        """Score the end of a run, and its turns. A MarlWarning if code of users raises: it may need real actions."""
+    async def judge(self, run: Run, credits: Iterable[ReplayCredit]) -> None:
+        """Score the end of a run and its turns, and credit them. If code of users raises, which may need real actions:
+        a MarlWarning, or a CodeError."""
+        tokens: dict[str, object] = {}
         try:
-            await self.finish(run, 0)
+            episode = await self.finish(run, 0)
+            for credit in credits:
+                with noted(f"credit '{credit.name}'"):
+                    tokens[credit.name] = await credit.assign(self, episode)
+        except (AttemptFailed, WorkflowError):  # a replay of a credit: the workflow may reject such actions
+            pass
         except MarlError as error:
-            raise Unjudged(f"{error} (with empty actions)") from error
-        except Exception as error:  # noqa: BLE001 - code of users
-            problem = f"the score or a role reward raised {format_error(error)} for empty actions"
-            warnings.warn(MarlWarning(f"{problem}: such an attempt fails in a run"), stacklevel=2)
+            raise Unjudged(f"{error} (the text of all actions: {self.text!r})") from error
+        except Exception as error:
+            problem = after_notes(error, format_error(error)) + raised_at(error)
+            if is_bug(error):
+                raise CodeError(f"{self.label}, scoring: {problem}") from error
+            _warn(f"scoring, in a rehearsal: {problem}")
+        for name, count in tokens.items():
+            check_returned(count, int, f"`assign` of credit '{name}' must return its number of tokens")
 
 
 @without_breakpoints()
 def rehearse_split(
-    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, parts: tuple[str, ...] = ()
+    workflow: Workflow, tasks: Sequence[Task], team: TeamConfig, task_set: TaskSet, algorithm: Algorithm | None = None
 ) -> Moves:
     """`rehearse` the first of `TRIED` tasks that can be judged, and judge reference answers of these tasks.
 
@@ -62,7 +123,7 @@ def rehearse_split(
     tried, refused = tasks[:TRIED], list[Unjudged]()
     for task in tried:
         try:
-            moves = rehearse(workflow, task, team, task_set, parts)
+            moves = rehearse(workflow, task, team, task_set, algorithm)
             break
         except Unjudged as error:
             refused.append(error)
@@ -76,10 +137,14 @@ def rehearse_split(
 
 
 def rehearse(
-    workflow: Workflow, task: Task, team: TeamConfig, task_set: TaskSet | None = None, parts: tuple[str, ...] = ()
+    workflow: Workflow,
+    task: Task,
+    team: TeamConfig,
+    task_set: TaskSet | None = None,
+    algorithm: Algorithm | None = None,
 ) -> Moves:
-    """Run the workflow once with empty actions and return the acts of each move. With a task set, try score and role
-    rewards on its end.
+    """Run the workflow with empty actions and return the acts of each move. With a task set, try score, role rewards
+    and credits on its end. After a CodeError, all once more with actions "1": raised for both texts, it is of none.
 
     MarlError for an error that does not depend on the actions, such as a client's request that is refused, and
     `Unjudged`. A workflow of external processes is not rehearsed.
@@ -88,10 +153,22 @@ def rehearse(
         return ()
     names, limits = {agent.reward for agent in team.agents.values() if agent.reward}, Limits(call_seconds=SECONDS / 2)
     rewards = {name: plugins.load().get("rewards", name) for name in names}
+    chosen = algorithm or Algorithm()
+    parts = chosen.advantage.score_parts()
     task_context = TaskContext(workflow, task_set or TaskSet(), team.agents, rewards, limits=limits, parts=parts)
     context = Rehearsal(task_context, task, task.id)
+    credits = None if task_set is None else chosen.replay_credits
+    with contextlib.suppress(CodeError):
+        return _played(context, credits)
+    context.text = "1"
+    return _played(context, credits)
+
+
+def _played(context: Rehearsal, credits: Sequence[ReplayCredit] | None) -> Moves:
+    """The moves of an episode in a context, which is judged unless `credits` is None."""
     moves: list[tuple[Act, ...]] = []
-    run = context.start(0)
+    run, code = context.start(0), getattr(inspect.unwrap(type(context.task_context.workflow).run), "__code__", None)
+    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
 
     async def play() -> None:
         async with run:
@@ -100,9 +177,10 @@ def rehearse(
                 for act in acts:
                     run.resolve(act, await context.act(act, 0))
             if isinstance(run.answer, Action):
-                raise MarlError(f"{context.label} answers with an Action, which cannot be scored: return action.text")
-            if task_set is not None:
-                await context.judge(run)
+                problem = "answers with an Action, which cannot be scored: return action.text"
+                raise MarlError(f"{context.label} {problem}{place}")
+            if credits is not None:
+                await context.judge(run, credits)
 
     try:
         # an endless loop would block `wait_for`
@@ -111,9 +189,13 @@ def rehearse(
     except WorkflowError as error:
         for why in (why for key, why in run.refused.items() if key not in MESSAGES):
             raise MarlError(f"{context.label}: a request of its client is refused: {why}") from error
-        # a workflow may reject empty actions; in training such an episode counts as a failed attempt
+        # a workflow may reject such actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError):
             raise
+        never = error.__cause__ is None and code is not None and returns_nothing(code)
+        if never or is_bug(error):
+            hint = f": `run` has no `return` with the answer{place}" * never
+            raise CodeError(f"{error}{hint}") from error
     except (TimeUp, TimeoutError) as error:
         if not moves or isinstance(error, TimeUp):
             seconds = 2 * SECONDS if isinstance(error, TimeUp) else SECONDS

@@ -14,7 +14,7 @@ from marl_verl.algo.sampling.scoring import scored
 from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
-from marl_verl.errors import MarlError, nearest, shown
+from marl_verl.errors import MarlError, nearest, noted, shown
 from marl_verl.tasks.base import DetailedScore, Task, TaskSet, name_of, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 from marl_verl.threads import perform
@@ -133,7 +133,9 @@ class SamplingContext:
                 by_reward.setdefault(name, []).append(turn)
         for name, rewarded in by_reward.items():
             fn, calls = self.task_context.rewards[name], [(self.task, turn, episode) for turn in rewarded]
-            for turn, value in zip(rewarded, await scored(fn, calls, self.limits.call_seconds), strict=True):
+            with noted(f"role reward '{name}' of agent '{rewarded[0].agent}'"):
+                values = await scored(fn, calls, self.limits.call_seconds)
+            for turn, value in zip(rewarded, values, strict=True):
                 turn.rewards["role"] = finite(value, f"role reward '{name}' of agent '{turn.agent}'", name_of(fn))
         if required := self.task_context.mix.required():
             lengths = read_lengths(episode) if "read" in required else [0.0] * len(episode.turns)
