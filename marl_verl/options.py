@@ -96,6 +96,13 @@ def parts_of(part: Part) -> Iterator[Part]:
             yield from parts_of(value)
 
 
+def check_parts(part: Part) -> None:
+    """MarlError for an option of a part that must be a part and is not."""
+    for name, hint in get_type_hints(type(part)).items():
+        if _is_part(hint):
+            check_type(getattr(part, name), hint, f"{part.name}.{name}")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Names:
     """In `Annotated`: names of values, which config may have in their place."""
@@ -233,7 +240,7 @@ def in_words(hint: Any) -> str:
         return "null"
     if origin is Literal:
         return f"{'one of ' * (len(get_args(hint)) > 1)}{', '.join(map(repr, get_args(hint)))}"
-    if origin is list:
+    if origin is list or (origin is tuple and _is_part(get_args(hint)[0])):
         return f"a list of {in_words(get_args(hint)[0])}"
     words: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
     words |= dict.fromkeys((tuple, list, Sequence), "a list")
@@ -265,7 +272,8 @@ def _matches(value: Any, hint: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     expected = origin or hint
     if expected is tuple:
-        return isinstance(value, tuple | list)
+        kind = next(iter(get_args(hint)), Any)
+        return isinstance(value, tuple | list) and (not _is_part(kind) or all(isinstance(part, kind) for part in value))
     if origin is list:
         return isinstance(value, list | tuple) and all(_matches(element, get_args(hint)[0]) for element in value)
     return isinstance(value, expected) if isinstance(expected, type) else True

@@ -77,6 +77,20 @@ def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_path
         algorithm_named("grpo", {"advantage": {"returns": "marl_verl_baselines:C3"}}, "o")
 
 
+@pytest.mark.parametrize("value", ["first", First, Squared()], ids=["text", "class", "other kind"])
+def test_an_option_that_is_no_part_is_named(value: Any) -> None:
+    """Also where the class of a user has it."""
+
+    @dataclass(frozen=True)
+    class Own(Advantage):
+        baseline: Baseline = value
+
+    with pytest.raises(MarlError, match=r"'own\.baseline' must be Baseline, got"):
+        Algorithm(advantage=Own())
+    with pytest.raises(MarlError, match="'credit' must be a list of Credit, got"):
+        Algorithm(credit=(value,))
+
+
 TWO = (Efficiency(), StepGroups(gamma=0.5))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from marl_verl.config.checks import load_tasks
 from marl_verl.errors import MarlError, MarlWarning
-from marl_verl.tasks.base import Task, TaskSet, read_tasks, trained, write_tasks
+from marl_verl.tasks.base import Split, Task, TaskSet, read_tasks, trained, write_tasks
 
 TASKS = [Task("a", "1 + 1?", {"answer": 2}), Task("b", "two\nlines\u2028three \u00e9", {})]
 
@@ -26,6 +26,24 @@ def test_a_size_limits_the_tasks_of_a_file(tmp_path: Path) -> None:
     assert load_tasks(TaskSet(), options, "train", 0) == TASKS
     with pytest.warns(MarlWarning, match=r"of the 2 tasks of '.*' the first 1 are used: 'marl\.task\.test_size'"):
         assert load_tasks(TaskSet(), options, "test", 0) == TASKS[:1]
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda: None, "must return a list of Task, it returned None"),
+        (lambda: ["2 + 2"], "must return a list of Task, it returned '2"),
+        (lambda: [].rows, r"fails for train tasks: AttributeError: .* \(test_task_files.py, line"),  # type: ignore[attr-defined]
+    ],
+)
+def test_a_task_set_that_makes_no_tasks_is_named(made: Any, why: str) -> None:
+    class Makes(TaskSet):
+        def generate(self, split: Split, count: int, seed: int) -> list[Task]:
+            tasks: list[Task] = made()
+            return tasks
+
+    with pytest.raises(MarlError, match=f"`Makes.generate` {why}"):
+        load_tasks(Makes(), {"train_file": None, "train_size": 1}, "train", 0)
 
 
 def test_a_line_separator_inside_a_text_is_no_new_row(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import re
 import shutil
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl.config.compose import defaults_of
 from marl_verl.config.stored import is_local
 from marl_verl.config.verl_keys import OF_TEAM, settings_of
-from marl_verl.errors import MarlWarning, check, check_file, nearest, shown, user_error
+from marl_verl.errors import MarlWarning, check, check_file, check_returned, nearest, shown, user_error
 from marl_verl.models.count import model_config, model_folder, shapes
 from marl_verl.tasks.base import Split, Task, TaskSet, trained
 from marl_verl.team import TeamConfig
@@ -52,7 +52,14 @@ def load_tasks(
     key, size = f"marl.task.{split}_size", options[f"{split}_size"]
     if (file := options[f"{split}_file"]) is None:
         count = SIZES[split] if size is None else int(size)
-        return task_set.generate(split, count if most is None else min(count, most), seed)
+        label = f"`{type(task_set).__name__}.generate`"
+        bugs = AttributeError, LookupError, NameError, TypeError, ValueError
+        with user_error(f"{label} fails for {split} tasks", *bugs, line=True):
+            tasks = task_set.generate(split, count if most is None else min(count, most), seed)
+        check_returned(tasks, Sequence, f"{label} must return a list of Task")
+        for task in tasks:
+            check_returned(task, Task, f"{label} must return a list of Task")
+        return tasks
     path = Path(str(file)).expanduser()
     check_file(f"marl.task.{split}_file", path)
     tasks = task_set.read(path, split)

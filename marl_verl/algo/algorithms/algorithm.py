@@ -16,7 +16,7 @@ from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.algo.sampling import Sample
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.errors import MarlError, user_error
-from marl_verl.options import Find, Part, build, check_type, config_of, parts_of
+from marl_verl.options import Find, Part, build, check_parts, check_type, config_of, parts_of
 from marl_verl.team import AgentConfig
 
 QUIET = np.errstate(over="ignore", invalid="ignore", divide="ignore")
@@ -66,6 +66,8 @@ class Algorithm:
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(Algorithm).items():
             check_type(getattr(self, name), hint, name)
+        for part in self.parts():
+            check_parts(part)
         components = [credit.component for credit in self.credit if isinstance(credit, TableCredit | ReplayCredit)]
         if taken := [component for component in components if component in TAKEN]:
             raise MarlError(f"a credit sets component '{taken[0]}', which is set while sampling: rename `component`")
