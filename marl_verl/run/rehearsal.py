@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import dis
 import functools
 import inspect
-import itertools
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
 
 from omegaconf import DictConfig
 
@@ -62,15 +59,6 @@ def is_bug(error: BaseException | None) -> bool:
     while isinstance(error, WorkflowError | CallError | BaseExceptionGroup):
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     return isinstance(error, BUGS) and "None" not in str(error)
-
-
-def returns_nothing(code: CodeType) -> bool:
-    """Whether a function has no `return` of a value: it ends with None."""
-    for before, end in itertools.pairwise(dis.get_instructions(code)):  # RETURN_CONST: Python 3.12
-        loaded = {"RETURN_VALUE": ("LOAD_CONST", before), "RETURN_CONST": ("RETURN_CONST", end)}.get(end.opname)
-        if loaded and (loaded[1].opname != loaded[0] or loaded[1].argval is not None):
-            return False
-    return True
 
 
 @functools.cache
@@ -192,10 +180,10 @@ def _played(context: Rehearsal, credits: Sequence[ReplayCredit] | None) -> Moves
         # a workflow may reject such actions; in training such an episode counts as a failed attempt
         if not moves or isinstance(error, UnknownAgentError):
             raise
-        never = error.__cause__ is None and code is not None and returns_nothing(code)
-        if never or is_bug(error):
-            hint = f": `run` has no `return` with the answer{place}" * never
-            raise CodeError(f"{error}{hint}") from error
+        if is_bug(error):
+            raise CodeError(str(error)) from error
+        if error.__cause__ is None:  # a `return` is missing, or it found no answer
+            _warn(f"in a rehearsal, {error}{place}")
     except (TimeUp, TimeoutError) as error:
         if not moves or isinstance(error, TimeUp):
             seconds = 2 * SECONDS if isinstance(error, TimeUp) else SECONDS
