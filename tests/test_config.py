@@ -64,6 +64,7 @@ def test_overrides_reach_agents_policies_and_options_that_the_recipe_does_not_na
     assert in_turn.two.actor_rollout_ref.actor.optim.total_training_steps == 3  # steps 3, 4 and 7
     assert whole.trainer.device == "cpu"
 
+    config.actor_rollout_ref.actor.use_torch_compile = False  # a run of an older version has it
     # a continued run starts from the composed config: an override of the base must not become every policy's
     again = with_overrides(
         config, ["actor_rollout_ref.actor.optim.lr=1e-2", "marl.policies.two.actor.optim.clip_grad=0.5"]

@@ -74,13 +74,13 @@ def choose_backend(config: DictConfig, overrides: Sequence[str]) -> str:
 def with_overrides(config: DictConfig, overrides: Sequence[str], trained: bool = True) -> DictConfig:
     """A copy of a composed config with overrides. `trained`: false for an evaluation, in which policies may act
     greedily. MarlError as `compose`."""
-    config = copier(config)()
+    stored, config = config, copier(config)()
     for change in parse_overrides(overrides):
         key, policies = change.key_or_group, [str(name) for name in config.marl.get("policies") or ()]
         if key.startswith("marl.policies.") and not change.is_add():
             check_known("policy", key.split(".")[2], policies)  # an evaluation would ignore an unknown one
         _apply(config, change)
-    _check(config, trained)
+    _check(config, trained, stored)
     return config
 
 
@@ -95,12 +95,13 @@ def _apply(config: DictConfig, change: Override) -> None:
             OmegaConf.update(config, key, change.value(), force_add=True)
 
 
-def _check(config: DictConfig, trained: bool = True) -> None:
-    """MarlError for an unknown key or an invalid value; `trained`: whether policies are trained."""
+def _check(config: DictConfig, trained: bool = True, stored: DictConfig | None = None) -> None:
+    """MarlError for an unknown key or an invalid value; `trained`: whether policies are trained; `stored`: as in
+    `check_verl`."""
     content: Any = OmegaConf.to_container(config)
     check_type(content.get("marl"), Mapping, "marl")
     marl_of(config)
-    check_verl(config, content, defaults_of(config), trained)
+    check_verl(config, content, defaults_of(config), trained, stored)
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:

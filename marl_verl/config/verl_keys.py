@@ -207,8 +207,15 @@ def verdict(key: str, verdicts: Mapping[str, str] = VERDICTS) -> str:
     return next((verdicts[prefix] for prefix in prefixes if prefix in verdicts), UNUSED)
 
 
-def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping[str, Any], trained: bool) -> None:
-    """MarlError for an invalid key or value of verl (`settings_of`), or with all keys that no team uses."""
+def check_verl(
+    config: DictConfig,
+    content: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    trained: bool,
+    stored: DictConfig | None,
+) -> None:
+    """MarlError for an invalid key or value of verl (`settings_of`), or with all keys that no team uses. Those that the
+    `stored` config of a run has already are valid: an older version wrote them."""
     settings = settings_of(content, defaults, trained)
     for key, name, value in settings:
         if isinstance(value, str) and "${" in value and key in ALLOWED:
@@ -216,7 +223,11 @@ def check_verl(config: DictConfig, content: Mapping[str, Any], defaults: Mapping
                 resolved = OmegaConf.select(config, name)
             plain = OmegaConf.to_container(resolved) if OmegaConf.is_config(resolved) else resolved
             check_type(plain, ALLOWED[key], name)
-    unused = [f"{name}={shown(value)} ({why})" for key, name, value in settings if (why := verdict(key)) != PASS]
+    unused = [
+        f"{name}={shown(value)} ({why})"
+        for key, name, value in settings
+        if (why := verdict(key)) != PASS and (stored is None or OmegaConf.select(stored, name) != value)
+    ]
     if unused:
         more = f" and {len(unused) - MOST} more" if len(unused) > MOST else ""
         raise MarlError(f"a team has no use for {', '.join(unused[:MOST])}{more}: remove them, see {PAGE}")

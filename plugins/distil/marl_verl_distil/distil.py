@@ -28,7 +28,7 @@ from marl_verl.config.compose import defaults_of
 from marl_verl.config.policy_models import chat_of, pretrained_models
 from marl_verl.config.resolve import resolve
 from marl_verl.config.stored import COMPOSED, check_run, read_config
-from marl_verl.config.verl_keys import settings_of
+from marl_verl.config.verl_keys import PASS, settings_of, verdict
 from marl_verl.extensions import names
 from marl_verl.files import write_json
 from marl_verl.plugins.one_file import COPIES, REWARDS
@@ -106,8 +106,8 @@ def recipe_of(options: argparse.Namespace, folder: Path) -> Any:
     """The recipe of the student, with the tasks and settings of the run."""
     composed, recipe = read_config(options.run / COMPOSED), OmegaConf.create({"defaults": ["marl_trainer", "_self_"]})
     content: Any = OmegaConf.to_container(composed)
-    for _, name, value in settings_of(content, defaults_of(composed)):
-        if not OF_TEAM.match(name):
+    for key, name, value in settings_of(content, defaults_of(composed)):
+        if verdict(key) == PASS and not OF_TEAM.match(name):
             OmegaConf.update(recipe, name, value, force_add=True)
     marl, copies, section = content["marl"], (options.run / COPIES).resolve(), yaml.safe_load(options.into)
     kept = marl["run"].keys() - {"name", "recipe", "folder", *names("state")}
