@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marl_verl.config.compose import defaults_of
+from marl_verl.config.parts import loss_of
 from marl_verl.config.stored import is_local
 from marl_verl.config.verl_keys import OF_TEAM, settings_of
 from marl_verl.errors import MarlWarning, check, check_file, check_returned, nearest, shown, user_error
@@ -176,14 +177,27 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             problem = f"'marl.policies.{name}.model.lora_adapter_path' would not be read"
             yield f"{problem}: a trained policy needs lora_rank, too; of a frozen one, merge it into the model of path"
         rollout, where = section.actor_rollout_ref.rollout, f"marl.policies.{name}.rollout.max_model_len"
-        for key in OF_TEAM:
-            if rollout[key] != resolved.actor_rollout_ref.rollout[key]:
-                problem = f"'marl.policies.{name}.rollout.{key}' would not be read: the team has one"
-                yield f"{problem}, set actor_rollout_ref.rollout.{key}"
         prompt, response, limit = int(rollout.prompt_length), int(rollout.response_length), rollout.max_model_len
         if limit is not None and limit < prompt + response:
             row = f"prompt {prompt} + response {response} = {prompt + response} tokens (data.max_prompt_length, "
             yield f"'{where}' is {limit}, but a turn may have {row}data.max_response_length): raise it"
+
+
+@check
+def check_read(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
+    """MarlError for settings of a policy that nothing would read. A run that has started with them may be resumed."""
+    for name, section in resolved.policies.items():
+        for key in OF_TEAM:
+            if section.actor_rollout_ref.rollout[key] != resolved.actor_rollout_ref.rollout[key]:
+                problem = f"'marl.policies.{name}.rollout.{key}' would not be read: the team has one"
+                yield f"{problem}, set actor_rollout_ref.rollout.{key}"
+    usual = defaults_of(resolved)["actor_rollout_ref"]["actor"]["clip_ratio"]
+    for name in team.trained:
+        actor, (label, loss) = resolved.policies[name].actor_rollout_ref.actor, loss_of(team, name)
+        bounds = actor.clip_ratio_low, actor.clip_ratio_high
+        if not loss.one_clip and actor.clip_ratio != usual and None not in bounds:
+            problem = f"policy '{name}': actor.clip_ratio={actor.clip_ratio} would not be read by loss '{label}'"
+            yield f"{problem}: set clip_ratio_low and clip_ratio_high instead"
 
 
 def _ulysses_problems(where: str, width: int, attention: str | None) -> Iterator[str]:

@@ -189,6 +189,8 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     resolved = resolve(config, team)
     fit.check_schedule(resolved, team, algorithm, synthetic)
     checks.check_engine(resolved, team)
+    if not resumed:
+        checks.check_read(resolved, team)
     seen = [act for acts in moves for act in acts]
     check_templates(resolved, team, seen, made)
     checks.check_with_verl(config, resolved)

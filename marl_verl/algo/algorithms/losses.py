@@ -51,6 +51,12 @@ class Loss:
         actor["policy_loss"] = {**actor.get("policy_loss", {}), "loss_mode": OWN + name}
         return cls(actor, settings.get("correction") or {}, bool(settings.get("one_update")), function)
 
+    @property
+    def one_clip(self) -> bool:
+        """Whether it may read `clip_ratio`: verl's losses, and functions with that setting, read `clip_ratio_low` and
+        `clip_ratio_high`."""
+        return self.function is not None and "clip_ratio_low" not in self.actor
+
 
 TOKEN_TIS: Mapping[str, Any] = {"rollout_is": "token", "rollout_is_threshold": 2.0}
 """w_it = min(pi_old / pi_rollout, 2), a factor on each token's loss (truncated importance sampling)."""

@@ -210,6 +210,9 @@ def _set_algorithm(script: Script) -> bool:
     OmegaConf.update(script.recipe, f"{section}.name", name, force_add=True)
     for option, value in options.items():
         script.put(f"{section}.options.advantage.{option}", value)
+    bounds = [script.values.get(f"{ACTOR}.clip_ratio_{side}", 0) for side in ("low", "high")]  # null: verl's clip_ratio
+    if OmegaConf.select(script.recipe, f"{section}.options.loss") is None and None not in bounds:
+        script.drop(f"{ACTOR}.clip_ratio")  # verl's losses do not read it
     if script.get(f"{ACTOR}.policy_loss.loss_mode") != "vanilla":
         script.put("marl.algorithm.options.loss", "verl")
     return critic

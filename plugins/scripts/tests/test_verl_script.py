@@ -196,6 +196,7 @@ reward_model.model.path=judge critic.optim.lr=1e-5 critic.model.path=x hydra.run
 actor_rollout_ref.actor.checkpoint.save_contents=[hf_model,model]
 reward.reward_manager.name=prime model_engine=dp actor_rollout_ref.hybrid_engine=True actor_rollout_ref.nccl_timeout=9
 actor_rollout_ref.actor.use_torch_compile=False actor_rollout_ref.actor.use_fused_kernels=True
+actor_rollout_ref.actor.clip_ratio=0.3
 """
 
 
