@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from marl_verl_testing import check_loss
 from omegaconf import DictConfig
@@ -72,10 +73,13 @@ def test_a_function_is_a_loss_with_its_settings(monkeypatch: pytest.MonkeyPatch)
 def test_it_is_registered_with_verl(monkeypatch: pytest.MonkeyPatch) -> None:
     from marl_verl.backend.learning.workers import register_loss
 
-    registered(monkeypatch, plain=(plain, {}))
+    registered(monkeypatch, plain=(plain, {}), constant=(broken("constant"), {}))
     monkeypatch.setattr(core_algos, "POLICY_LOSS_REGISTRY", dict(core_algos.POLICY_LOSS_REGISTRY))
     register_loss("marl:plain")
-    assert core_algos.get_policy_loss_fn("marl:plain") is plain
+    assert np.array_equal(check_loss(core_algos.get_policy_loss_fn("marl:plain")), check_loss(plain))
+    register_loss("marl:constant")
+    with pytest.raises(TypeError, match="loss 'constant' must return"):
+        check_loss(core_algos.get_policy_loss_fn("marl:constant"))
     with pytest.raises(MarlError, match="unknown loss 'other'"):
         register_loss("marl:other")
 

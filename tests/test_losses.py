@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from marl_verl.errors import MarlError
 from tests.verl_actor import Actor, Row
 
 pytestmark = pytest.mark.slow
@@ -152,6 +154,13 @@ def test_verls_update_follows_the_gradient_of_the_equation(loss: str, learner: A
         assert metrics["rollout_corr/rollout_is_ratio_fraction_high"] == pytest.approx(beyond / TOKENS)
     else:
         assert not any(name.startswith("rollout_corr") for name in metrics)
+
+
+def test_a_step_without_a_finite_gradient_is_an_error(learner: Any, model: Any) -> None:
+    rows = [replace(ROWS[0], advantage=math.nan), *ROWS[1:]]
+    assert math.isnan(learner("gspo").update(rows, sampled(model), updates=2)[1]["grad_norm"])  # verl skips the first
+    with pytest.raises(MarlError, match=r"policy 'one': the gradient of loss 'gspo' was not finite \(nan\) in any"):
+        learner("gspo").update(rows, sampled(model))
 
 
 @pytest.mark.parametrize(("loss", "free", "clipped"), [("ppo-clip", 19, 3), ("gspo", 15, 7)])

@@ -125,7 +125,7 @@ def pair() -> tuple[Any, Rows, Any, Ranks]:
         }
     )
     policy = PolicyRuntime(PolicyConfig("one"), config, store, [], devices={"one": devices})
-    policy.workers = Group(ranks, "policy", {"actor/loss": [0.0], "actor/entropy_loss": [0.1]}, store)
+    policy.workers = Group(ranks, "policy", {"grad_norm": [0.0], "actor/entropy_loss": [0.1]}, store)
     policy.weights = policy.workers
     critic = RayCritic("one", config, {"one": devices})
     learnt = {name: [0.0] for name in ("critic/vf_loss", "critic/vf_clipfrac", "grad_norm", "lr")}

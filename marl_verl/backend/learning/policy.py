@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 from tensordict import TensorDict
@@ -15,6 +16,7 @@ from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.metric import reduce_metrics
+from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
@@ -26,8 +28,9 @@ from marl_verl.backend.learning.prefixes import SHARE
 from marl_verl.backend.learning.workers import Adapter
 from marl_verl.backend.protocol import Rows, RowStore, Runtime, TrainingWorkers
 from marl_verl.backend.rollout.rows import MODEL_FIELDS, UPDATE_FIELDS
-from marl_verl.config.parts import loss_named
-from marl_verl.config.stored import separate_reason, updates_per_batch
+from marl_verl.config.parts import loss_named, loss_of
+from marl_verl.config.stored import separate_reason, team_of, updates_per_batch
+from marl_verl.errors import check
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
@@ -165,12 +168,24 @@ class LearningPolicy(TrainingWorkers, Runtime):
                 seed=actor.data_loader_seed,
                 dataloader_kwargs={"shuffle": actor.shuffle},
             )
+        self._check_norms(output["metrics"]["grad_norm"])
         reduced = reduce_metrics(dict(output["metrics"]))
         metrics = {name.removeprefix("actor/"): value for name, value in reduced.items()} | metrics | corrected
         if "mfu" in metrics:  # verl's counts the tokens of all rows
             metrics["mfu"] *= metrics["tokens/computed"] / metrics["tokens/unmerged"]
         metrics["update_seconds"] = time.monotonic() - begun
         return batch, {name: float(value) for name, value in metrics.items()}
+
+    @check
+    def _check_norms(self, norms: Sequence[float]) -> Iterator[str]:
+        """MarlError if verl skipped every update: no gradient was finite. In float16 it lowers a loss scale instead."""
+        if np.isfinite(norms).any():
+            return
+        precision = self._arr.actor.fsdp_config.get("mixed_precision") or {}
+        if not PrecisionType.is_fp16(precision.get("param_dtype")):
+            loss, _ = loss_of(team_of(self.config), self.name)
+            problem = f"the gradient of loss '{loss}' was not finite ({norms[0]}) in any update of the step"
+            yield f"policy '{self.name}': {problem}: it learnt nothing"
 
     def _log_probs(
         self, batch: Rows, field: str, call: str, entropy: bool = False, **options: bool

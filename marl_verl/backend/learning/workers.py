@@ -26,6 +26,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from marl_verl.algo.algorithms.losses import OWN
 from marl_verl.backend.learning.prefixes import share_prefixes
 from marl_verl.config.parts import loss_named
+from marl_verl.errors import noted, shown
 
 
 @dataclass
@@ -166,8 +167,20 @@ class PolicyWorker(ActorRolloutRefWorker):
 
 def register_loss(mode: str) -> None:
     """Register a plugin's function with verl, if `policy_loss.loss_mode` names one. MarlError for an unknown loss."""
-    if mode.startswith(OWN):
-        register_policy_loss(mode)(loss_named(mode.removeprefix(OWN)).function)
+    if not mode.startswith(OWN):
+        return
+    label = f"loss '{mode.removeprefix(OWN)}'"
+    function: Any = loss_named(mode.removeprefix(OWN)).function
+
+    def loss(**arguments: Any) -> Any:
+        with noted(label):
+            returned = function(**arguments)
+        match returned:
+            case (torch.Tensor() as value, Mapping()) if value.numel() == 1 and value.requires_grad:
+                return returned
+        raise TypeError(f"{label} must return (scalar tensor with a gradient, metrics), it returned {shown(returned)}")
+
+    register_policy_loss(mode)(loss)
 
 
 class CriticWorker(TrainingWorker):
