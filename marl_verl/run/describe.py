@@ -87,10 +87,8 @@ def _policy(plan: "Plan", name: str) -> str:
         rounded = f" ({tasks} tasks in mini-batches of {mini}, rounded)" * (updates * mini != tasks)
         facts.append(f"updates per batch: {updates * int(actor.ppo_epochs)}{rounded}")
     low, high = (actor.get(f"clip_ratio_{side}") or actor.clip_ratio for side in ("low", "high"))
-    clip = (
-        f"clip_ratio {actor.clip_ratio:g} low {low:g} high {high:g}" if settings.one_clip else f"clip {low:g} {high:g}"
-    )
-    facts += [f"lr {actor.optim.lr:g}", clip, str(actor.loss_agg_mode)]
+    clip = f"clip_ratio {actor.clip_ratio:g} low {low:g} high" if settings.one_clip else f"clip {low:g}"
+    facts += [f"lr {actor.optim.lr:g}", f"{clip} {high:g}", str(actor.loss_agg_mode)]
     facts += [f"KL {actor.kl_loss_coef:g} {actor.kl_loss_type}"] if actor.use_kl_loss else []
     facts += [f"entropy {actor.entropy_coeff:g}"] if actor.entropy_coeff else []
     facts.append(f"temperature {section.rollout.temperature:g}")
