@@ -119,8 +119,9 @@ GIVEN: dict[str, Any] = {}  # what the parts below return
 
 
 def given(base: type, name: str) -> Any:
-    """A part that returns what GIVEN has."""
-    methods = dict.fromkeys(("compute", "of_rows"), lambda self, *_: GIVEN["value"])
+    """A part that returns what GIVEN has, or what that returns."""
+    compute = lambda self, *read: value(*read) if callable(value := GIVEN["value"]) else value  # noqa: E731
+    methods = dict.fromkeys(("compute", "of_rows"), compute)
     return dataclass(frozen=True)(type(f"Given{name}", (base,), methods))()
 
 
@@ -141,12 +142,19 @@ def test_a_part_that_does_not_return_one_number_per_row(part: Any, value: Any) -
         check_algorithm(part, ROWS)
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_cannot_change_what_other_parts_read(part: Any) -> None:
+    GIVEN["value"] = lambda *read: (read[-1].component("team") if isinstance(read[-1], RowTable) else read[-1]).sort()
+    with pytest.raises(ValueError, match="read-only"):
+        check_algorithm(part, ROWS)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("part", PARTS[3:], ids=("baseline", "scale"))
 def test_a_baseline_or_scale_must_be_finite(part: Advantage, value: float) -> None:
     """A scale of NaN would count as 1."""
     GIVEN["value"] = [value] * 3 if part is PARTS[3] else [value]
-    with pytest.raises(MarlError, match=r"the (scale|advantage) of row 'q_0_0' .* is (nan|-?inf)"):
+    with pytest.raises(MarlError, match=r"the (scale|advantage) of row 'q_0_0' .* is (nan|-?inf): ('base|a num)"):
         Algorithm(advantage=part).compute(RowTable.from_rows(ROWS))
 
 
@@ -161,6 +169,7 @@ def result(scale: float = 1.0, n: int = 3) -> AdvantageResult:
     ("value", "message"),
     [
         (lambda: result(scale=0.0), "the advantage of row 'q_0_0' .* is nan"),
+        (lambda: result().weighted(-np.ones(3)), r"row 'q_0_0' has a weight of `GivenEstimator\.compute` .* not 0 or"),
         (lambda: np.ones(3), r"`GivenEstimator\.compute` .* must return an AdvantageResult, it returned array"),
         (lambda: result(n=2), r"'ret' of `GivenEstimator\.compute` .* an array of 3 numbers, got shape \(2,\)"),
     ],

@@ -17,6 +17,15 @@ TokenArray = NDArray[np.object_]
 """[n] one array of float64 per row, with one number per response token."""
 
 
+def read_only(*values: Any) -> None:
+    """Make arrays, also in mappings, read-only: parts share them, and NumPy raises in one that would change them."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        elif isinstance(value, Mapping):
+            read_only(*value.values())
+
+
 @dataclass(frozen=True)
 class Labels:
     """A column of names as integers, so that grouping never compares strings.
@@ -28,6 +37,9 @@ class Labels:
 
     codes: IntArray
     names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        read_only(self.codes)
 
     @classmethod
     def of(cls, values: Sequence[str | None], others: Sequence[str | None] = ()) -> "Labels":
@@ -67,6 +79,7 @@ def token_arrays(values: Sequence[Any]) -> TokenArray:
     arrays = np.empty(len(values), dtype=np.object_)
     for row, numbers in enumerate(values):
         arrays[row] = np.array([] if numbers is None else numbers, dtype=np.float64, ndmin=1)
+        arrays[row].flags.writeable = False
     return arrays
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of
+from marl_verl.algo.advantage.columns import FloatArray, IntArray, extremes, group_mean, numbers_of, read_only
 from marl_verl.options import Part
 
 
@@ -112,10 +112,12 @@ def compare(
     """
 
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
+        read_only(value, group)
         b = numbers_of(baseline.compute(value, group), len(value), baseline.described)
         if std is None:
             return b, np.ones(len(value))
         of, among = (value, group) if spread is None else (value - b, spread)
+        read_only(among)
         sigma = numbers_of(std.compute(of, among), int(among.max()) + 1, std.described)[among]
         # with sigma 0 a deviation is kept as it is, instead of being divided by eps
         scale = np.where((sigma == 0) & (value != b), 1.0, sigma) + eps

@@ -17,6 +17,7 @@ from marl_verl.algo.advantage.columns import (
     combine,
     group_mean,
     numbers_of,
+    read_only,
     token_arrays,
 )
 from marl_verl.algo.advantage.compare import Baseline, Mean, Scale, Unbiased, compare
@@ -31,7 +32,7 @@ Memory = Mapping[str, float]
 
 @dataclass(frozen=True)
 class AdvantageResult:
-    """Per row [n], float64: advantage = weight * (ret - baseline) / scale."""
+    """Per row [n], float64: advantage = weight * (ret - baseline) / scale. The arrays become read-only."""
 
     ret: FloatArray  # the return that was compared: the session's mean if a session counts once
     reward: FloatArray  # of the row, after the mix
@@ -50,11 +51,16 @@ class AdvantageResult:
     shared: Mapping[str, FloatArray] = field(default_factory=dict)
     roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # role -> its columns in place of `group_by`
 
+    def __post_init__(self) -> None:
+        read_only(vars(self))
+
     @functools.cached_property
     def advantage(self) -> FloatArray:
         """[n] weight * (ret - baseline) / scale."""
         advantage: FloatArray = (self.ret - self.baseline) / self.scale
-        return advantage if self.weight is None else self.weight * advantage
+        advantage = advantage if self.weight is None else self.weight * advantage
+        read_only(advantage)
+        return advantage
 
     def weighted(self, weight: FloatArray) -> "AdvantageResult":
         """The result with each advantage multiplied by a weight [n], finite and at least 0; weights multiply."""
@@ -160,13 +166,20 @@ class Estimator(Part):
 
     def checked(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         """`compute`. MarlError unless it returns a finite number for each row, and for each token if any."""
+        read_only(reward)
         result, label, n = self.compute(table, reward), self.described, len(table)
         check_returned(result, AdvantageResult, f"{label} must return an AdvantageResult")
         numbers = {name: getattr(result, name) for name in ("ret", "reward", "baseline", "scale", "group", "sample")}
-        for name, values in (numbers | ({} if result.weight is None else {"weight": result.weight})).items():
+        for name, values in numbers.items():
             numbers_of(values, n, f"'{name}' of {label}")
         table.check_finite(result.scale, "scale")  # an infinite scale would silently make the advantage 0
-        for values in (result.advantage, *result.shared.values()):
+        if result.weight is not None:
+            weight = numbers_of(result.weight, n, f"'weight' of {label}")
+            table.check(np.isfinite(weight) & (weight >= 0), f"has a weight of {label} that is not 0 or more")
+        table.check_finite(
+            result.advantage, "advantage", {name: numbers[name] for name in ("ret", "baseline", "scale")}
+        )
+        for values in result.shared.values():
             table.check_finite(values, "advantage")
         for row, values in enumerate(() if result.tokens is None else result.tokens):
             if len(values) != table.length[row] or not np.isfinite(values).all():
@@ -332,6 +345,7 @@ class Advantage(GroupEstimator):
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         stages = self.returns.stages(table, reward)
         ret = stages[-1][1]
+        read_only(ret)
         target = self.returns.target(table, ret)
         if self.overlong is not None:
             ret = ret + self.overlong.compute(table)

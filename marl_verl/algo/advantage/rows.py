@@ -22,6 +22,7 @@ from marl_verl.algo.advantage.columns import (
     combine,
     first_true,
     numbers_or,
+    read_only,
     token_arrays,
 )
 from marl_verl.episode.codec import decode
@@ -91,7 +92,7 @@ class TableRow(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True)
 class RowTable:
-    """n rows, one per turn; (uid, session, index) identifies a row."""
+    """n rows, one per turn; (uid, session, index) identifies a row. The arrays become read-only."""
 
     uid: Labels  # the task instance, shared by all its episodes
     session: IntArray  # [n] number of the episode of the task
@@ -114,6 +115,9 @@ class RowTable:
     own: frozenset[str] = frozenset()  # components that a part reads itself: not in the sum of all components
     numbers: Mapping[str, FloatArray] = field(default_factory=dict)  # computed column -> [n], NaN where absent
     tokens: Mapping[str, TokenArray] = field(default_factory=dict)  # computed column -> [n] a number per token
+
+    def __post_init__(self) -> None:
+        read_only(vars(self))
 
     @classmethod
     def of(
@@ -223,11 +227,14 @@ class RowTable:
         if (row := first_true(~right)) is not None:
             raise MarlError(f"row '{self.key(row)}' {problem}")
 
-    def check_finite(self, values: FloatArray, label: str) -> None:
-        """MarlError with the first row whose value [n] is not finite."""
+    def check_finite(self, values: FloatArray, label: str, of: Mapping[str, FloatArray] = {}) -> None:
+        """MarlError with the first row whose value [n] is not finite, and what it was computed `of`: name -> [n]."""
         if (row := first_true(~np.isfinite(values))) is not None:
-            where = f"row '{self.key(row)}' (agent '{self.agent.value(row)}')"
-            raise MarlError(f"the {label} of {where} is {values[row]}: a reward is not finite or too large for float64")
+            numbers = {name: column[row] for name, column in of.items()}
+            causes = {name: number for name, number in numbers.items() if not np.isfinite(number)} or numbers
+            why = ", ".join(f"'{name}' is {number}" for name, number in causes.items())
+            where = f"row '{self.key(row)}' (agent '{self.agent.value(row)}') is {values[row]}"
+            raise MarlError(f"the {label} of {where}: {why or 'a number is not finite or too large for float64'}")
 
     def check_roles(self, present: BoolArray, lacks: str) -> None:
         """MarlError for a row that is not `present` [n] although another row of its role is."""

@@ -129,7 +129,7 @@ class Algorithm:
         order = table.order()
         table = dataclasses.replace(self.credited(table.take(order)), own=consumed)
         reward = numbers_of(self.rewards.compute(table), len(table), self.rewards.described)
-        table.check_finite(reward, "mixed reward")
+        table.check_finite(reward, "mixed reward", table.rewards)
         return order, table, reward
 
     def components(self, agents: Mapping[str, AgentConfig]) -> frozenset[str]:
