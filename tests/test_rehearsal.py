@@ -175,11 +175,19 @@ class Silent(ReplayCredit):
         pass
 
 
+@dataclass(frozen=True)
+class Elsewhere(ReplayCredit):
+    async def assign(self, context: SamplingContext, episode: Episode) -> int:
+        episode.turns[0].rewards["crdit"] = 1.0
+        return 0
+
+
 @pytest.mark.parametrize(
     ("credit", "why"),
     [
         (Broken(), "credit 'broken': AttributeError: 'Episode' object has no attribute 'scores'"),
         (Silent(), "`assign` of credit 'silent' must return its number of tokens, it returned None"),
+        (Elsewhere(), "`assign` of credit 'elsewhere' must set component 'credit' of turns, it set crdit"),
     ],
 )
 def test_credits_by_replay_are_tried(credit: ReplayCredit, why: str) -> None:

@@ -14,7 +14,7 @@ from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, g
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.episode import Episode
 from marl_verl.episode.communication import COSTS
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, check_returned, noted
 from marl_verl.options import Part
 
 __all__ = ["ReplayCredit", "TableCredit"]
@@ -75,9 +75,24 @@ class ReplayCredit(Credit):
         or WorkflowError: a replay failed, so that the episode cannot be credited."""
 
 
+async def assigned(credit: ReplayCredit, context: SamplingContext, episode: Episode) -> int:
+    """`ReplayCredit.assign`. MarlError if it returned no number of tokens, or credited no turn of the players."""
+    before, label = [{*turn.rewards} for turn in episode.turns], f"credit '{credit.name}'"
+    with noted(label):
+        tokens = await credit.assign(context, episode)
+    check_returned(tokens, int, f"`assign` of {label} must return its number of tokens")
+    players = credit.players(context.agents)
+    credited = [credit.component in turn.rewards for turn in episode.turns if turn.role in players]
+    if credited and not any(credited):
+        new = [{*turn.rewards} - old for turn, old in zip(episode.turns, before, strict=True)]
+        names = ", ".join(sorted(set().union(*new))) or "none"
+        raise MarlError(f"`assign` of {label} must set component '{credit.component}' of turns, it set {names}")
+    return tokens
+
+
 async def with_credit(credit: ReplayCredit, context: SamplingContext, sample: Sample) -> None:
     """Credit all episodes of a sample concurrently; an episode that cannot be credited becomes a failure."""
-    work = (attempt(context, episode.session, credit.assign(context, episode)) for episode in sample.episodes)
+    work = (attempt(context, episode.session, assigned(credit, context, episode)) for episode in sample.episodes)
     credited = []
     for episode, outcome in zip(sample.episodes, await gather_all(work), strict=True):
         if isinstance(outcome, Failure):

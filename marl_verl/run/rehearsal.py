@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from marl_verl import plugins
 from marl_verl.algo.algorithms import Algorithm
-from marl_verl.algo.credit import ReplayCredit
+from marl_verl.algo.credit import ReplayCredit, assigned
 from marl_verl.algo.sampling import AttemptFailed
 from marl_verl.algo.sampling.context import Candidate, SamplingContext, TaskContext, judged
 from marl_verl.config.policy_models import chat_of
@@ -25,9 +25,7 @@ from marl_verl.errors import (
     MarlError,
     MarlWarning,
     after_notes,
-    check_returned,
     format_error,
-    noted,
     raised_at,
     shown,
     user_error,
@@ -81,23 +79,19 @@ class Rehearsal(SamplingContext):
     async def judge(self, run: Run, credits: Iterable[ReplayCredit]) -> None:
         """Score the end of a run and its turns, and credit them. If code of users raises, which may need real actions:
         a MarlWarning, or a CodeError."""
-        tokens: dict[str, object] = {}
         try:
             episode = await self.finish(run, 0)
             for credit in credits:
-                with noted(f"credit '{credit.name}'"):
-                    tokens[credit.name] = await credit.assign(self, episode)
+                await assigned(credit, self, episode)
         except (AttemptFailed, WorkflowError):  # a replay of a credit: the workflow may reject such actions
             pass
         except MarlError as error:
-            raise Unjudged(f"{error} (the text of all actions: {self.text!r})") from error
+            raise Unjudged(f"{after_notes(error, str(error))} (the text of all actions: {self.text!r})") from error
         except Exception as error:
             problem = after_notes(error, format_error(error)) + raised_at(error)
             if is_bug(error):
                 raise CodeError(f"{self.label}, scoring: {problem}") from error
             _warn(f"scoring, in a rehearsal: {problem}")
-        for name, count in tokens.items():
-            check_returned(count, int, f"`assign` of credit '{name}' must return its number of tokens")
 
 
 @without_breakpoints()

@@ -26,7 +26,7 @@ from marl_verl.episode import Episode, Journal
 from marl_verl.episode.codec import decode_journal
 from marl_verl.episode.communication import read_lengths
 from marl_verl.episode.errors import Limits
-from marl_verl.errors import check_returned, format_error
+from marl_verl.errors import after_notes, check_returned, format_error
 from marl_verl.extensions import extension, use_run_options, used_run_options
 from marl_verl.options import build
 from marl_verl.tasks.base import SET, Task
@@ -118,7 +118,7 @@ class RolloutWorker:
             logger.exception("sampling task %s failed", report.task)
             report.error = type(error).__name__
             with suppress(Exception):  # the driver waits for the report, also if the message raises
-                report.error += f": {error}"
+                report.error += f": {after_notes(error, str(error))}"
             return report, {}
 
     def stored(self, played: Sequence[tuple[Report, Tensors]]) -> list[Report]:
