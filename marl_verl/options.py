@@ -29,7 +29,7 @@ from typing import (
 
 from annotated_types import Ge, Interval
 
-from marl_verl.errors import MarlError, nearest, shown, unknown, user_error
+from marl_verl.errors import MarlError, check, nearest, shown, unknown, user_error
 
 __all__ = ["Count", "NonNegative", "Positive", "build"]
 
@@ -96,8 +96,18 @@ def parts_of(part: Part) -> Iterator[Part]:
             yield from parts_of(value)
 
 
+@check
+def check_decorated(cls: type[Part]) -> Iterator[str]:
+    """MarlError for a class of parts that is no dataclass, or whose own annotations would be no options."""
+    own, hints = vars(cls), get_type_hints(cls)
+    options = [name for name in own.get("__annotations__", ()) if "ClassVar" not in str(hints[name])]
+    if not dataclasses.is_dataclass(cls) or (options and "__dataclass_fields__" not in own):
+        yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): its options are annotated attributes"
+
+
 def check_parts(part: Part) -> None:
-    """MarlError for an option of a part that must be a part and is not."""
+    """MarlError as `check_decorated`, and for an option of a part that must be a part and is not."""
+    check_decorated(type(part))
     for name, hint in get_type_hints(type(part)).items():
         if _is_part(hint):
             check_type(getattr(part, name), hint, f"{part.name}.{name}")
@@ -220,6 +230,7 @@ def _part(value: Any, kind: type[Part], old: Any, where: str, find: Find | None)
     if old is None or name not in (None, old.name, old.path):
         old = find(kind, str(name), where) if find else kind
     cls = old if isinstance(old, type) else type(old)
+    check_decorated(cls)
     return build(cls, options, where, find, None if cls is old else old)
 
 

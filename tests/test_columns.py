@@ -108,6 +108,8 @@ def test_columns_go_from_turns_to_the_table_and_back(known: Any) -> None:
 def test_what_is_no_number_is_an_error_with_the_plugin(returned: Any, message: str) -> None:
     with pytest.raises(MarlError, match="column function 'bad' of mine 1, for turn 0 of agent 'solver', .*" + message):
         add_columns({"'bad' of mine 1": lambda turn, episode: returned}, sampled())
+    with pytest.raises(MarlError, match="must not be a lambda or local"):
+        columns_of(Algorithm(columns=(lambda turn, episode: returned,)))
 
 
 def test_a_weight_multiplies_the_advantage_and_is_shown(known: Any) -> None:

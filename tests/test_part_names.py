@@ -90,6 +90,12 @@ def test_an_option_that_is_no_part_is_named(value: Any) -> None:
     with pytest.raises(MarlError, match="'credit' must be a list of Credit, got"):
         Algorithm(credit=(value,))
 
+    class Undecorated(Own):
+        beta: float = 2.0
+
+    with pytest.raises(MarlError, match="decorate class 'Undecorated' with @dataclass"):
+        Algorithm(advantage=Undecorated())
+
 
 TWO = (Efficiency(), StepGroups(gamma=0.5))
 

@@ -13,7 +13,7 @@ from marl_verl.algo.advantage import PerRole
 from marl_verl.algo.algorithms import Algorithm, Loss, Metric, presets
 from marl_verl.algo.sampling import Sampler
 from marl_verl.algo.sampling.sampler import ColumnFunction
-from marl_verl.errors import MarlError, unknown, user_error
+from marl_verl.errors import MarlError, shown, unknown, user_error
 from marl_verl.extensions import extension, names
 from marl_verl.options import Find, Part, build, paths
 from marl_verl.plugins.one_file import modules_of
@@ -21,7 +21,8 @@ from marl_verl.team import AgentConfig, TeamConfig
 
 # modules whose parts have short names in every config, and classes to derive parts from
 CORE = tuple(module.__name__ for module in (rewards, credit, advantage, presets))
-BASES = (Metric, credit.ReplayCredit, credit.TableCredit, advantage.Estimator, advantage.Returns, rewards.RewardMix)
+BASES = {Metric, credit.Credit, credit.ReplayCredit, credit.TableCredit, advantage.Returns, rewards.RewardMix}
+BASES |= {advantage.Baseline, advantage.Scale, advantage.Estimator, advantage.GroupEstimator}
 
 
 def algorithm_named(name: str, options: Mapping[str, Any] | None, where: str) -> Algorithm:
@@ -73,7 +74,7 @@ def _find(base: type[Part] | None, name: str, where: str, modules: Iterable[str]
         parts: dict[str, Any] = {function.__name__: function for function in functions}
     else:
         classes = [value for _, value in reversed(public) if isinstance(value, type) and issubclass(value, base)]
-        parts = {part.name: part for part in classes if dataclasses.is_dataclass(part) and part not in BASES}
+        parts = {part.name: part for part in classes if part not in BASES}
     if name not in parts:
         error = plugins.load().explained(unknown(kind, name, parts))
         raise MarlError(f"'{where}' (a name, or package.module:Class): {error}")
@@ -127,6 +128,9 @@ def loss_named(name: str) -> Loss:
 def columns_of(algorithm: Algorithm) -> dict[str, ColumnFunction]:
     """The column functions of an algorithm and its credits by name."""
     functions = (*algorithm.columns, *(function for credit in algorithm.credit for function in credit.columns))
+    for function in functions:
+        if "<" in getattr(function, "__qualname__", "<"):
+            raise MarlError(f"column function {shown(function, 99)} must not be a lambda or local: move it to a module")
     return {f"'{function.__module__}:{function.__qualname__}'": function for function in functions}
 
 

@@ -54,7 +54,7 @@ class Plugins:
         is_class = kind in CLASSES
         if not (inspect.isclass(target) and issubclass(target, base) if is_class else isinstance(target, base)):
             wanted = f"{'a subclass' if is_class else 'an instance'} of {base.__name__}"
-            raise MarlError(f"{label} must be {wanted}, not {shown(target)}")
+            raise MarlError(f"{label} must be {wanted}, not {shown(target, 200)}")
         return target
 
     def entry(self, kind: str, name: str, more: Iterable[str] = ()) -> Entry:
