@@ -71,7 +71,14 @@ def load_tasks(
 
 
 @check
-def check_tasks(tasks: dict[Split, list[Task]], config: DictConfig) -> Iterator[str]:
+def check_tasks(
+    tasks: dict[Split, list[Task]], config: DictConfig, task_set: TaskSet, twice: Sequence[Split] = ()
+) -> Iterator[str]:
+    """MarlError for tasks that cannot be trained on, and for splits of `twice` that no seed determines."""
+    for split in twice:
+        if len({repr(task_set.generate(split, 2, int(config.marl.run.seed))) for _ in range(2)}) > 1:
+            problem = f"`{type(task_set).__name__}.generate` makes different {split} tasks with the same seed"
+            yield f"{problem}: draw random numbers from random.Random(seed)"
     for split, rows in tasks.items():
         if not rows:
             yield f"the task set made no {split} tasks"

@@ -171,7 +171,7 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     tasks = {split: read_tasks(folder / DATA[split]) for split in kept} | tasks
     notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     if not remote:
-        checks.check_tasks(tasks, config)
+        checks.check_tasks(tasks, config, task_set, generated if dry_run and not task_set.slow else ())
     notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
     size = len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"]
