@@ -202,11 +202,3 @@ def steps(trainer: Trainer, schedule: Asynchronous, count: int) -> tuple[list[di
 def within(seconds: float, call: Callable[[], Any]) -> Any:
     """The result of a call that must not hang."""
     return in_thread("test", call).result(timeout=seconds)
-
-
-def until(call: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    limit = time.monotonic() + PATIENCE
-    while not call():
-        assert time.monotonic() < limit
-        time.sleep(0.005)

@@ -8,9 +8,8 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from multiprocessing import shared_memory
 from pathlib import Path
@@ -23,6 +22,7 @@ from marl_verl.config import hardware
 from marl_verl.config.hardware import RUN_VARIABLE
 from marl_verl.run.cleanup import RECORD, Process, RunResources, abandoned
 from tests.sleeper import NAP, WHO
+from tests.waiting import alive, wait_until
 
 LIMIT = 30.0
 DEAD = Process(pid=2**22 + 1, created=0.0)  # above the kernel's largest
@@ -45,33 +45,19 @@ def started(temporary: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    _wait(lambda: (tmp_path / WHO).is_file(), "the run to start")
+    wait_until(lambda: (tmp_path / WHO).is_file(), LIMIT, "the run to start")
     who = json.loads((tmp_path / WHO).read_text())
-    assert all(map(_runs, who["pids"]))
+    assert all(map(alive, who["pids"]))
     assert all(Path("/dev/shm", name).exists() for name in who["shared"])
     yield process, who
     process.kill()
-    for pid in filter(_runs, who["pids"]):
+    for pid in filter(alive, who["pids"]):
         os.kill(pid, signal.SIGKILL)
-
-
-def _wait(until: Callable[[], Any], what: str) -> None:
-    begun = time.monotonic()
-    while not until():
-        assert time.monotonic() - begun < LIMIT, f"waited for {what}"
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _is_clean(who: dict[str, Any]) -> bool:
     there = [Path(who["scratch"]), *(Path("/dev/shm", name) for name in who["shared"])]
-    return not any(map(_runs, who["pids"])) and not any(path.exists() for path in there)
+    return not any(map(alive, who["pids"])) and not any(path.exists() for path in there)
 
 
 @pytest.mark.slow
@@ -101,7 +87,7 @@ def test_an_interrupted_command_line_leaves_nothing(started: Any, number: int) -
 def test_a_killed_command_line_leaves_nothing(started: Any, tmp_path: Path) -> None:
     process, who = started
     process.kill()
-    _wait(lambda: _is_clean(who), "the trainer to end and to clean up")
+    wait_until(lambda: _is_clean(who), LIMIT, "the trainer to end and to clean up")
     assert "the command line has ended" in (tmp_path / "train.log").read_text()
 
 
@@ -114,7 +100,7 @@ def test_after_both_were_killed_the_next_run_removes_what_they_left(started: Any
     process.kill()
     trainer.kill()
     process.wait()
-    _wait(lambda: not _runs(trainer.pid), "the trainer to end")
+    wait_until(lambda: not alive(trainer.pid), LIMIT, "the trainer to end")
     assert not _is_clean(who)
     assert [killed.cleanup() for killed in abandoned()] == [who["scratch"]]
     assert _is_clean(who)
@@ -129,9 +115,9 @@ def _abandoned(**changes: Any) -> RunResources:
     return found
 
 
-@pytest.mark.parametrize("who", ["command", "trainer"])
-def test_a_run_is_not_abandoned_while_one_of_them_lives(temporary: Path, who: str) -> None:
-    _abandoned(**{who: Process.of(os.getpid())})
+@pytest.mark.parametrize("change", ["command", "trainer", "machine"])
+def test_a_run_with_a_process_that_lives_or_on_another_machine_is_left_alone(temporary: Path, change: str) -> None:
+    _abandoned(**{change: "another boot pid:[1]" if change == "machine" else Process.of(os.getpid())})
     assert [killed.cleanup() for killed in abandoned()] == []
 
 
@@ -144,11 +130,6 @@ def test_a_process_id_that_was_given_to_another_process_is_not_the_run(temporary
     assert other.poll() is None
     other.kill()
     other.wait()
-
-
-def test_a_run_of_another_machine_or_container_is_left_alone(temporary: Path) -> None:
-    _abandoned(machine="another boot pid:[1]")
-    assert [killed.cleanup() for killed in abandoned()] == []
 
 
 def test_folders_of_other_users_are_ignored(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,9 +176,9 @@ def test_another_run_and_other_processes_stay(temporary: Path) -> None:
     run = [sys.executable, "-c", NAP]
     mine = subprocess.Popen(run, env={**os.environ, RUN_VARIABLE: "mine"})
     others = [subprocess.Popen(run, env={**os.environ, RUN_VARIABLE: "yours"}), subprocess.Popen(run)]
-    _wait(lambda: begun.processes(), "its environment to be there")
+    wait_until(lambda: begun.processes(), LIMIT, "its environment to be there")
     begun.cleanup()
-    assert not _runs(mine.pid)
+    assert not alive(mine.pid)
     assert [other.poll() for other in others] == [None, None]
     for other in others:
         other.kill()
@@ -213,7 +194,7 @@ def test_a_process_that_does_not_end_when_asked_is_killed(temporary: Path) -> No
     assert process.stdout is not None
     process.stdout.readline()
     begun.cleanup()
-    assert not _runs(process.pid)
+    assert not alive(process.pid)
 
 
 @pytest.mark.parametrize("kind", ["sem.mp-", "verl_weights_"])

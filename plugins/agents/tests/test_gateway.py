@@ -23,6 +23,7 @@ from marl_verl.episode import Run
 from marl_verl.errors import MarlError
 from marl_verl.tasks import Task, TaskSet
 from plugins.agents.tests.test_openai_clients import ASK, TASK, Slow
+from tests.waiting import alive, wait_until
 
 ADD: Any = {"name": "add", "description": "adds", "input_schema": {"type": "object", "properties": {}}}
 CALLS = {"content": "so", "tool_calls": [{"name": "add", "arguments": {"b": 2, "a": 2}}], "reasoning_content": "hm"}
@@ -48,11 +49,7 @@ class Whole(TaskSet):
 def sampled(do: Callable[[Endpoints], Awaitable[Any]], replies: Any = "4", episodes: int = 1, **agents: Any) -> Sample:
     """The episodes of a workflow, by the independent sampler."""
     context = ScriptedContext(Does(do), TASK, ScriptedPolicy({"solver": replies, **agents}), tasks=Whole())
-
-    async def go() -> Sample:
-        return await Independent(episodes).sample(context)
-
-    return asyncio.run(go())
+    return asyncio.run(Independent(episodes).sample(context))
 
 
 def one(sample: Sample) -> Any:
@@ -66,8 +63,8 @@ def failure(sample: Sample) -> Failure:
     return sample.failures[0]
 
 
-async def chat(endpoints: Endpoints, messages: Any = ASK, agent: str = "solver", **more: Any) -> Any:
-    async with openai.AsyncOpenAI(base_url=endpoints[agent].openai, api_key="none", max_retries=0) as client:
+async def chat(endpoints: Endpoints, messages: Any = ASK, **more: Any) -> Any:
+    async with openai.AsyncOpenAI(base_url=endpoints["solver"].openai, api_key="none", max_retries=0) as client:
         return await client.chat.completions.create(model="any", messages=messages, **more)
 
 
@@ -95,9 +92,8 @@ def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -
     import anthropic  # seconds
 
     async def do(endpoints: Endpoints) -> str:
-        async with anthropic.AsyncAnthropic(
-            base_url=endpoints["solver"].anthropic, api_key="n", max_retries=0
-        ) as client:
+        url = endpoints["solver"].anthropic
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="n", max_retries=0) as client:
             asked: Any = {"model": "any", "max_tokens": 50, "system": "Add.", "tools": [ADD], "messages": [*ASK]}
             if stream:
                 async with client.messages.stream(**asked) as events:
@@ -161,8 +157,7 @@ def test_a_request_in_progress_ends_with_its_episode() -> None:
                 reply = await client.post(f"{endpoints['judge'].openai}/chat/completions", json={"messages": ASK})
                 answered.append(reply.status_code)
 
-        waiting = asyncio.get_running_loop().create_task(abandoned(), context=outside)
-        tasks.append(waiting)
+        tasks.append(asyncio.get_running_loop().create_task(abandoned(), context=outside))
         await asyncio.sleep(0.3)
         return "4"
 
@@ -189,8 +184,7 @@ def test_it_listens_on_loopback_only_and_survives_many_episodes_at_once() -> Non
     former, listening = listeners(), set[tuple[str, int]]()
 
     async def do(endpoints: Endpoints) -> str:
-        limits = httpx.Limits(max_connections=1)
-        async with httpx.AsyncClient(limits=limits, timeout=60) as client:
+        async with httpx.AsyncClient(limits=httpx.Limits(max_connections=1), timeout=60) as client:
             for content in ("2 + 2?", "again"):
                 body = {"messages": [{"role": "user", "content": content}]}
                 reply = await client.post(f"{endpoints['solver'].openai}/chat/completions", json=body)
@@ -231,18 +225,6 @@ def test_a_real_program_with_the_openai_package_is_an_agent(tmp_path: Path) -> N
     assert episode.turns[0].observation == ({"role": "user", "content": "2 + 2?"},)
 
 
-async def ended(pid: int) -> bool:
-    """Whether a process that was killed ends within two seconds."""
-    for _ in range(100):
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        await asyncio.sleep(0.02)
-    return False
-
-
 def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: Path) -> None:
     async def dies(endpoints: Endpoints) -> str:
         await chat(endpoints)
@@ -252,7 +234,7 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
 
     assert "Command 'sh' died with <Signals.SIGKILL: 9>. no" in failure(sampled(dies)).detail
 
-    left: list[bool] = []
+    ended: list[bool] = []
 
     async def hangs(endpoints: Endpoints) -> str:
         await chat(endpoints)
@@ -260,11 +242,12 @@ def test_a_program_that_dies_or_takes_too_long_fails_its_episode_only(tmp_path: 
         try:
             await process("sh", "-c", f"sleep 77 & echo $! > {started}; wait", seconds=0.5)
         finally:
-            left.append(await ended(int(started.read_text())))
+            wait_until(lambda: not alive(int(started.read_text())), 2)
+            ended.append(True)
         return "4"
 
     assert "'sh' took longer than 0.5 s" in failure(sampled(hangs)).detail
-    assert left == [True]
+    assert ended == [True]
 
 
 @pytest.mark.parametrize(("after", "end"), [("", nullcontext()), ("wait", pytest.raises(TimeoutError))])
@@ -280,7 +263,7 @@ async def test_of_a_program_no_process_stays_and_the_end_of_its_output(tmp_path:
         assert tracemalloc.get_traced_memory()[1] < 20_000_000
     finally:
         tracemalloc.stop()
-    assert await ended(int(started.read_text()))
+    wait_until(lambda: not alive(int(started.read_text())), 2)
 
 
 def test_a_request_without_the_token_is_answered_before_its_body() -> None:

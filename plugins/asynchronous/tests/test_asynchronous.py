@@ -12,7 +12,8 @@ from marl_verl_asynchronous.schedule import KEPT_FIELDS, Asynchronous
 from marl_verl.errors import MarlError
 from marl_verl.run.checkpoint import folders
 from marl_verl.threads import in_thread
-from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, until, within
+from tests.scripted_schedule import PATIENCE, SESSIONS, Policies, Runtime, Trainer, steps, within
+from tests.waiting import wait_until
 
 
 def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
@@ -32,17 +33,13 @@ def test_every_row_is_learnt_from_once_dropped_or_in_a_buffer() -> None:
         assert all(updates and len(keys) == 2 * updates for keys, _, updates in runtime.updates)
         assert all(0 <= age <= 3 for _, ages, _ in runtime.updates for age in ages)
         assert learner.version == len(runtime.updates) == trainer.servers.version[name]
-        reported = sum(line[f"policy/{name}/trained_rows"] for line in lines) + sum(
-            len(staleness) for _, staleness in learner.learnt
-        )
-        assert reported == len(learnt)
+        reported = sum(line[f"policy/{name}/trained_rows"] for line in lines)
+        assert reported + sum(len(staleness) for _, staleness in learner.learnt) == len(learnt)
         # what has left the store is what was learnt from, with its padding, and nothing that waits
         assert not set(waiting) & set(cleared)
     assert max(Counter(cleared).values()) == 1
-    assert {key: value > 0 for key, value in trainer.advantages.items()} == {
-        key: "_1_" in key
-        for key in trainer.advantages  # session 1 has the higher reward
-    }
+    # session 1 has the higher reward
+    assert all((value > 0) == ("_1_" in key) for key, value in trainer.advantages.items())
     assert trainer.rollouts.most <= 8  # (1 + ahead) batches
     assert trainer.sizes == [4 * SESSIONS * 2] * 12
 
@@ -63,11 +60,9 @@ def test_rows_of_groups_without_variance_do_not_enter_a_buffer() -> None:
     waiting = {row.key for learner in schedule.learners.values() for row in learner.buffer.rows}
     assert learnt
     assert not {key.split("_")[0] for key in learnt | waiting} & flat
-    assert sum(line["filter/dropped_rows"] for line in lines) == len(
-        [key for key in trainer.advantages if key.split("_")[0] in flat]
-    )
-    # rows that are not trained on leave the store
-    assert {key for key in trainer.advantages if key.split("_")[0] in flat} <= set(cleared)
+    dropped = [key for key in trainer.advantages if key.split("_")[0] in flat]
+    assert sum(line["filter/dropped_rows"] for line in lines) == len(dropped)
+    assert set(dropped) <= set(cleared)  # rows that are not trained on leave the store
     assert max(Counter(cleared).values()) == 1
 
 
@@ -78,8 +73,7 @@ def test_by_default_an_update_has_the_rows_of_a_batch_of_tasks_and_ahead_bounds_
     trainer.steps = 10
     for runtime in trainer.runtimes:
         runtime.during = lambda number: time.sleep(0.03)
-    schedule = Asynchronous(trainer, trainer.rollouts)
-    steps(trainer, schedule, 10)
+    steps(trainer, Asynchronous(trainer, trainer.rollouts), 10)
     for runtime in trainer.runtimes:
         assert len(runtime.updates) == 10  # as many as with sync, all before the last step ends
         for keys, ages, updates in runtime.updates:
@@ -121,7 +115,7 @@ def test_a_policy_that_learns_too_slowly_holds_sampling_back() -> None:
     schedule = Asynchronous(trainer, trainer.rollouts)
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
     slow = schedule.learners["b"].buffer
-    until(lambda: slow.tasks >= 4 and not trainer.rollouts.out)
+    wait_until(lambda: slow.tasks >= 4 and not trainer.rollouts.out, PATIENCE)
     time.sleep(0.3)  # time for everything, if nothing held it
     assert not running.done()
     assert slow.tasks <= 8  # from `ahead` batches on nothing new is begun; what is under way comes yet
@@ -138,14 +132,13 @@ def test_a_task_under_way_holds_back_updates_that_would_make_it_too_old() -> Non
     schedule = Asynchronous(trainer, trainer.rollouts)
     (runtime,) = trainer.runtimes
     running = in_thread("steps", lambda: steps(trainer, schedule, 20))
-    until(lambda: schedule.learners["a"].buffer.tasks >= 8 and len(workers.out) == 1)
+    wait_until(lambda: schedule.learners["a"].buffer.tasks >= 8 and len(workers.out) == 1, PATIENCE)
     assert len(runtime.updates) == 3  # max_staleness: a fourth would make the rows of task 0 four updates old
     assert not running.done()
     release.set()
     lines, _ = running.result(timeout=PATIENCE)
     within(PATIENCE, schedule.settle)
-    learnt = [key for keys, _, _ in runtime.updates for key in keys]
-    assert {"s1t00000_0_0", "s1t00000_1_0"} <= set(learnt)
+    assert {"s1t00000_0_0", "s1t00000_1_0"} <= {key for keys, _, _ in runtime.updates for key in keys}
     assert sum(line["train/stale_dropped"] for line in lines) == 0
     assert len(runtime.updates) > 3
 
@@ -198,8 +191,7 @@ def test_no_request_is_in_flight_while_weights_change(room: bool, expected: list
 
 def test_an_error_in_an_update_stops_the_step_at_once() -> None:
     trainer = Trainer(tasks=6)
-    workers = trainer.rollouts
-    workers.seconds = lambda index: 0.001 if index < 3 else 3600  # the step would never end
+    trainer.rollouts.seconds = lambda index: 0.001 if index < 3 else 3600  # the step would never end
 
     def fail(number: int) -> None:
         time.sleep(0.2)  # the step waits for tasks by then

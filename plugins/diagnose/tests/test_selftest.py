@@ -5,12 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import psutil
+from tests.waiting import alive, wait_until
 
 CODE = """
 import sys, signal; signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -23,19 +22,6 @@ def start(folder: Path, *only: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CODE, "--output", str(folder), *(["--only", *only] if only else [])]
     env = {**os.environ, "PYTEST_ADDOPTS": ""}
     return subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True, env=env)
-
-
-def ended(file: Path) -> bool:
-    """Whether the process whose id a file has ends within 30 seconds; nobody may have waited for it."""
-    until = time.monotonic() + 30
-    while time.monotonic() < until:
-        try:
-            if psutil.Process(int(file.read_text())).status() == psutil.STATUS_ZOMBIE:
-                return True
-        except psutil.NoSuchProcess:
-            return True
-        time.sleep(0.1)
-    return False
 
 
 def reported(folder: Path) -> tuple[dict[str, ElementTree.Element], dict[str, Any]]:
@@ -52,17 +38,16 @@ def test_a_failed_or_hanging_check_does_not_stop_the_others(tmp_path: Path) -> N
     assert process.returncode == 1, out
     failures = {name: case.find("failure") for name, case in checked.items()}
     texts = {name: "" if failure is None else failure.attrib["message"] for name, failure in failures.items()}
-    hangs = "TimeoutError: not finished after 5 s"
     assert texts == {
         "test_passes": "",
         "test_fails": "ValueError: differs by 0.3",
-        "test_hangs": hangs,
+        "test_hangs": "TimeoutError: not finished after 5 s",
         "test_later": "",
     }
     figures = {item.attrib["name"]: item.attrib["value"] for item in checked["test_passes"].iter("property")}
     assert figures == {"tokens per second": "12.3456789", "gpus": "1"}
     assert "line 99" in (checked["test_fails"].findtext("system-out") or "")
-    assert ended(tmp_path / "new" / "work" / "hanging.pid")
+    wait_until(lambda: not alive(int((tmp_path / "new" / "work" / "hanging.pid").read_text())))
     assert {"verl", "torch"} <= set(facts["packages"])
     assert facts["machine"]["cpus"] == os.cpu_count()
     assert "differs by 0.3" in out
@@ -71,12 +56,9 @@ def test_a_failed_or_hanging_check_does_not_stop_the_others(tmp_path: Path) -> N
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path) -> None:
     child = tmp_path / "new" / "work" / "hanging.pid"
     with start(tmp_path / "new", "passes", "hangs") as process:
-        until = time.monotonic() + 60
-        while not (child.is_file() and child.read_text()):
-            assert time.monotonic() < until
-            assert process.poll() is None
-            time.sleep(0.1)
+        wait_until(lambda: process.poll() is not None or (child.is_file() and child.read_text()), 60)
+        assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 130
-    assert ended(child)
+    wait_until(lambda: not alive(int(child.read_text())))
     assert "test_passes" in reported(tmp_path / "new")[0]  # of what has been checked until then

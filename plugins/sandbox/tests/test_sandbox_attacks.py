@@ -16,6 +16,7 @@ import pytest
 from marl_verl_sandbox import Limits, Sandbox, runs, unavailable
 
 from plugins.sandbox.tests.sandbox_attacks import ESCAPES, EXHAUSTION, FORGERIES
+from tests.waiting import wait_until
 
 TIERS = [tier for tier in ("limits", "isolated") if not unavailable(tier)]
 SHORT = Limits(seconds=0.5, megabytes=256)
@@ -28,14 +29,6 @@ tiers = pytest.mark.parametrize("tier", TIERS)
 def left(tier: str) -> list[int]:
     """The processes of a tier's template that are there."""
     return [child.pid for child in psutil.Process(runs.template(tier)._process.pid).children(recursive=True)]
-
-
-def gone(tier: str) -> bool:
-    """Whether all processes of a tier end within seconds (a guard ends after its answer)."""
-    until = time.monotonic() + 30
-    while left(tier) and time.monotonic() < until:
-        time.sleep(0.01)
-    return not left(tier)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +98,7 @@ def test_an_exception_does_not_end_a_test_early(tier: str) -> None:
 
 def prevented(tier: str) -> list[str]:
     """The escapes that a tier prevents on this machine."""
-    kinds = "BFI" if tier == "isolated" else "BF"
-    return [name for name in ESCAPES if name[0] in kinds]
+    return [name for name in ESCAPES if name[0] in ("BFI" if tier == "isolated" else "BF")]
 
 
 @pytest.mark.parametrize(("tier", "name"), [(tier, name) for tier in TIERS for name in prevented(tier)])
@@ -150,7 +142,7 @@ def test_every_program_ends_and_leaves_nothing(name: str, tier: str) -> None:
     assert outcome.verdict in ([verdict] if isinstance(verdict, str) else verdict), outcome
     assert len(outcome.output) <= 1 << 20
     assert time.monotonic() - began < 20
-    assert gone(tier)
+    wait_until(lambda: not left(tier))  # a guard ends after its answer
 
 
 @tiers

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from marl_verl_tiny.model import Shape
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marl_verl.options import build
+from tests.waiting import wait_until
 
 SCOUT = tiny.TinyModel("split-plan-path", ["scout"], steps=3, batch_size=4)
 HOLDER = tiny.TinyModel("inventory", ["holder"], steps=2, batch_size=4)
@@ -131,10 +131,7 @@ def test_ctrl_c_leaves_no_process_and_no_half_written_model(tmp_path):
         "tiny.ensure_all(specs, Path(sys.argv[1]))"
     )
     caller = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while len(alive(tmp_path)) < 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    assert len(alive(tmp_path)) == 2
+    wait_until(lambda: len(alive(tmp_path)) == 2, 120)
     caller.send_signal(signal.SIGINT)
     _, errors = caller.communicate(timeout=20)
     assert "KeyboardInterrupt" in errors
