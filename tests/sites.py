@@ -1,8 +1,23 @@
-"""Distributions of a test's plugins, in a folder for the module path instead of the installed packages."""
+"""Plugins of tests: distributions in a folder for the module path, and parts that are registered in this process."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from marl_verl import plugins
+
+
+def use_plugin(
+    patch: pytest.MonkeyPatch, register: Callable[[plugins.Registry], object], only: str | None = ""
+) -> plugins.Registry:
+    """`plugins.load` also finds what `register` registers, as plugin "mine"; `only` as in `plugins.assemble`."""
+    hook = plugins.hookimpl(lambda registry: register(registry))
+    known = plugins.assemble({"mine": SimpleNamespace(marl_register=hook)}, only)
+    patch.setattr(plugins, "load", lambda: known)
+    return known
 
 
 def add_distribution(

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from marl_verl_local.session import MemoryStore
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_sampler
 from marl_verl_testing.algorithm import row_of as row
 
-from marl_verl import plugins
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.algorithms.algorithm import step_document
@@ -26,7 +24,9 @@ from marl_verl.config.parts import columns_of
 from marl_verl.episode import Turn
 from marl_verl.episode.workflow import Single
 from marl_verl.errors import MarlError
+from marl_verl.plugins import Registry
 from marl_verl.tasks import Task
+from tests.sites import use_plugin
 
 
 def nll(turn: Turn, episode: Any) -> dict[str, Any]:
@@ -57,14 +57,11 @@ class PerToken(Advantage):
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> Any:
-    @plugins.hookimpl
-    def marl_register(registry: plugins.Registry) -> None:
+    def register(registry: Registry) -> None:
         registry.algorithm("weighted", Algorithm(advantage=Weighted(), columns=(nll,)))
         registry.algorithm("per-token", Algorithm(advantage=PerToken(), columns=(nll,)))
 
-    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
-    monkeypatch.setattr(plugins, "load", lambda: found)
-    return found
+    return use_plugin(monkeypatch, register)
 
 
 def sampled() -> Sample:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from marl_verl import plugins
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.run.checkpoint import team as fingerprint
+from tests.sites import use_plugin
 
 
 def run_config(change: Callable[[Any], None] | None = None) -> Any:
@@ -119,16 +119,9 @@ def test_another_run_is_refused(tmp_path: Path, path: str, value: Any, message: 
 
 
 def test_only_plugins_that_a_run_uses_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    from marl_verl import hookimpl
     from marl_verl.algo.algorithms.presets import GRPO
 
-    class Mine:
-        @hookimpl
-        def marl_register(self, registry: Any) -> None:
-            registry.algorithm("mine", GRPO)
-
-    assembled = plugins.assemble({"mine": Mine()})
-    monkeypatch.setattr(plugins, "load", lambda: assembled)
+    use_plugin(monkeypatch, lambda registry: registry.algorithm("mine", GRPO))
     assert "in-memory" not in fingerprint.used_plugins(run_config())
     used = fingerprint.used_plugins(run_config(_set("marl.algorithm.name", "mine")))
     assert used["in-memory"] == {"version": "0", "content": ""}

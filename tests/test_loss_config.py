@@ -1,6 +1,5 @@
 """What a loss makes of a config, and the sentence for everything that does not go with it. Imports no verl."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,11 +7,12 @@ import pytest
 from marl_verl_testing import check_loss
 from omegaconf import DictConfig
 
-from marl_verl import plugins
 from marl_verl.algo.algorithms.losses import GSPO, PARAMETERS
 from marl_verl.config.parts import loss_named
 from marl_verl.errors import MarlError
+from marl_verl.plugins import Registry
 from tests.batches import resolved
+from tests.sites import use_plugin
 
 RECIPE = """
   agents: {holder: {policy: one}, asker: {policy: two}}
@@ -50,13 +50,11 @@ def plain(old_log_prob, log_prob, advantages, response_mask, loss_agg_mode, conf
 
 
 def registered(monkeypatch: pytest.MonkeyPatch, **losses: Any) -> None:
-    @plugins.hookimpl
-    def marl_register(registry: plugins.Registry) -> None:
+    def register(registry: Registry) -> None:
         for name, (target, settings) in losses.items():
             registry.loss(name, target, **settings)
 
-    found = plugins.assemble({"mine": SimpleNamespace(marl_register=marl_register)})
-    monkeypatch.setattr(plugins, "load", lambda: found)
+    use_plugin(monkeypatch, register)
 
 
 def test_a_function_is_a_loss_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,13 @@ import pytest
 from annotated_types import Gt, Interval, Lt
 from marl_verl_baselines import C3, Efficiency, StepGroups
 
-from marl_verl import hookimpl, plugins
 from marl_verl.algo.advantage import Advantage, Baseline, FloatArray, IntArray, LeaveOneOut, Returns, RowTable
 from marl_verl.algo.algorithms import Algorithm
 from marl_verl.algo.rewards import Mix, RewardMix
 from marl_verl.config.parts import algorithm_named
 from marl_verl.errors import MarlError
 from marl_verl.options import NonNegative, Options, Positive, build
-from marl_verl.plugins import Registry
+from tests.sites import use_plugin
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,9 @@ FIRST = Advantage(returns=Squared(), baseline=First(), norm_by_std=False, single
 MINE = Algorithm(rewards=Doubled(), advantage=FIRST)
 
 
-class Plugin:
-    @hookimpl
-    def marl_register(self, registry: Registry) -> None:
-        registry.algorithm("mine", MINE)
-
-
 @pytest.fixture(autouse=True)
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assembled = plugins.assemble({"mine": Plugin()})
-    monkeypatch.setattr(plugins, "load", lambda: assembled)
+    use_plugin(monkeypatch, lambda registry: registry.algorithm("mine", MINE))
 
 
 def test_the_parts_of_the_algorithms_module_have_short_names_and_all_others_paths() -> None:

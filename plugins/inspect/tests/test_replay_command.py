@@ -12,7 +12,6 @@ from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny import grid
 from marl_verl_tiny.split_plan_path import ScoutMover, SplitPlanPath
 
-from marl_verl import hookimpl, plugins
 from marl_verl.algo.sampling import Failure, Independent, Sample
 from marl_verl.algo.sampling.sampler import sample_lines
 from marl_verl.config.parts import algorithm_named
@@ -23,6 +22,7 @@ from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
+from tests.sites import use_plugin
 
 Command = Callable[..., str]
 TASK = Task("t1", "2 + 2 = ?", {"gold": "4"})
@@ -62,60 +62,33 @@ class Sums(TaskSet):
         return float(answer == task.data["gold"])
 
 
-def parts(**changed: Any) -> Any:
-    """A plugin with these parts, some of them changed since."""
-    targets = {"review": Review, "sums": Sums, **changed}
-
-    class Mine:
-        @hookimpl
-        def marl_register(self, registry: Any) -> None:
-            registry.workflow("review", targets["review"])
-            registry.task("sums", targets["sums"])
-
-    return plugins.assemble({"mine": Mine()}, only=None)
-
-
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    now = parts()
-    monkeypatch.setattr(plugins, "load", lambda: now)
-
-
-@pytest.fixture
-def since(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change a part since the file was written."""
+    monkeypatch.chdir(tmp_path)
 
-    def change(**changed: Any) -> None:
-        now = parts(**changed)
-        monkeypatch.setattr(plugins, "load", lambda: now)
+    def change(review: Any = Review, sums: Any = Sums) -> None:
+        def register(registry: Any) -> None:
+            registry.workflow("review", review)
+            registry.task("sums", sums)
 
+        use_plugin(monkeypatch, register, only=None)
+
+    change()
     return change
 
 
-def head(workflow: str = "review", agents: tuple[str, ...] = ("solver", "judge"), **options: Any) -> str:
-    team = TeamConfig(
-        {name: AgentConfig(name, "base", "Be brief." if name == "judge" else "") for name in agents},
-        {"base": PolicyConfig("base")},
-        Named("sums"),
-        Named(workflow, options),
-        Named("at-grpo"),
-    )
-    return as_line(
-        header(team, algorithm_named("at-grpo", {}, "o"), 12, "train", 0, Named("greedy-tree", {"candidates": 3}))
-    )
+def write(sample: Sample) -> str:
+    agents = {name: AgentConfig(name, "base", "Be brief." if name == "judge" else "") for name in ("solver", "judge")}
+    team = TeamConfig(agents, {"base": PolicyConfig("base")}, Named("sums"), Named("review"), Named("at-grpo"))
+    algorithm = algorithm_named("at-grpo", {}, "o")
+    first = as_line(header(team, algorithm, 12, "train", 0, Named("greedy-tree", {"candidates": 3})))
+    Path("f.jsonl").write_text("".join(f"{line}\n" for line in [first, *sample_lines(sample, "q", "t1", False)]))
+    return "f.jsonl"
 
 
-def write(sample: Sample, first: str | None = None, path: str = "f.jsonl", uid: str = "q") -> str:
-    Path(path).write_text("".join(f"{line}\n" for line in [first or head(), *sample_lines(sample, uid, "t1", False)]))
-    return path
-
-
-def play(
-    solver: Any = ("?", "4"), judge: Any = ("no", "yes"), episodes: int = 1, task: Task = TASK, workflow: Any = None
-) -> Sample:
-    policy = ScriptedPolicy({"solver": solver, "judge": judge})
-    context = ScriptedContext(workflow or Review(), task, policy, Sums())
+def play(solver: Any = ("?", "4"), judge: Any = ("no", "yes"), episodes: int = 1) -> Sample:
+    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": solver, "judge": judge}), Sums())
     context.uid = "q"
     return asyncio.run(Independent(episodes).sample(context))
 
