@@ -21,16 +21,12 @@ class Reply:
     headers: dict[str, str] = field(default_factory=lambda: dict(AT_ONCE))
 
 
-def completion(text: str | None, tokens: int | None = 3, reason: str = "stop") -> Reply:
+def completion(text: str, tokens: int = 3) -> Reply:
     """A chat completion."""
-    message = {"role": "assistant", "content": text}
-    body: dict[str, Any] = {
-        **{"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"},
-        "choices": [{"index": 0, "message": message, "finish_reason": reason}],
-    }
-    if tokens is not None:
-        body["usage"] = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
-    return Reply(body)
+    body: dict[str, Any] = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
+    body["choices"] = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]
+    usage = {"prompt_tokens": 9, "completion_tokens": tokens, "total_tokens": 9 + tokens}
+    return Reply({**body, "usage": usage})
 
 
 def refused(status: int, message: str, code: Any = None) -> Reply:

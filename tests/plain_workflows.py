@@ -11,6 +11,7 @@ from marl_verl_testing import ScriptedPolicy, shown
 from marl_verl.algo import sampling
 from marl_verl.episode import Act, Action, Run, Team, Workflow, WorkflowError
 from marl_verl.tasks import Task
+from tests.loops import completed
 
 TASK = Task("t1", "2 + 2 = ?")
 Body = Callable[[Task, Team], Awaitable[Any]]
@@ -75,7 +76,7 @@ def drive(run: Run, order: random.Random | None = None, policy: ScriptedPolicy =
         async with run:
             await sampling.drive(run, act)
 
-    asyncio.run(go())
+    completed(go())
     return run
 
 

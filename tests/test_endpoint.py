@@ -16,8 +16,9 @@ from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerConte
 from marl_verl.episode import Act, Action, Workflow
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError
-from marl_verl.tasks import Task, TaskSet
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, Endpoint, Sampling
+from tests.chat_client import Always
 from tests.chat_server import ChatServer, Reply, completion, models, refused, serving
 
 TASK = Task("t", "2 + 2", {})
@@ -27,14 +28,9 @@ ASKED = [{"role": "user", "content": "2 + 2"}]
 
 
 @contextmanager
-def server(*replies: Reply, every: Reply | None = None, names: tuple[str, ...] = ("m",)) -> Iterator[ChatServer]:
-    """A server that gives these replies one after another, and then `every`."""
-    left = list(replies)
-
-    def answer(request: dict[str, Any]) -> Reply:
-        return left.pop(0) if left else every or completion("4")
-
-    with serving(answer, models(*names)) as running:
+def server(reply: Reply | None = None) -> Iterator[ChatServer]:
+    """A server that gives one reply to all requests."""
+    with serving(lambda request: reply or completion("4"), models("m")) as running:
         yield running
 
 
@@ -44,13 +40,13 @@ def client(url: str, retries: int = 2, key_variable: str | None = None, **option
     return EndpointClient("judge", endpoint, key, DEFAULTS, max_tokens=16, retries=retries, **options)
 
 
-def answer(url: str, sampling: dict[str, Any] | None = None, **options: Any) -> Action:
+def answer(url: str, **options: Any) -> Action:
     """What a client makes of the server's answer to one request."""
 
     async def ask() -> Action:
         asking = client(url, **options)
         try:
-            return await asking.answer(ASKED, {**SAMPLING, **(sampling or {})}, "u-0", Act("judge", "0", 0, 0, ()))
+            return await asking.answer(ASKED, SAMPLING, "u-0", Act("judge", "0", 0, 0, ()))
         finally:
             await asking._client.close()  # its connections belong to this loop
 
@@ -65,20 +61,8 @@ class Twice(Workflow):
         return (await team["judge"].act(first.text or "nothing")).text
 
 
-class Always(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return 1.0
-
-
-def sample(
-    url: str,
-    agent: AgentConfig | None = None,
-    held_out: dict[str, Any] | None = None,
-    limits: Limits | None = None,
-    episodes: int = 1,
-    **options: Any,
-) -> Sample:
-    """Episodes of an agent whose policy is the endpoint."""
+def sample(url: str, agent: AgentConfig | None = None, limits: Limits | None = None, **options: Any) -> Sample:
+    """An episode of an agent whose policy is the endpoint."""
 
     async def play() -> Sample:
         asking = client(url, **options)
@@ -86,7 +70,7 @@ def sample(
         task_context = TaskContext(Twice(), Always(), agents, limits=limits or Limits())
         parts = WorkerContext(task_context, {"outside": asking}, seed=5)
         try:
-            return await Independent(episodes).sample(PolicySamplingContext(parts, TASK, "u", 3, held_out))
+            return await Independent(1).sample(PolicySamplingContext(parts, TASK, "u", 3, None))
         finally:
             await asking._client.close()
 
@@ -95,9 +79,8 @@ def sample(
 
 def test_a_request_has_the_conversation_the_sampling_and_a_seed() -> None:
     sampling = Sampling(temperature=0.25, max_tokens=8)
-    agent = AgentConfig("judge", "outside", instructions="You judge.", sampling=sampling)
     with server() as running:
-        sample(running.url, agent)
+        sample(running.url, AgentConfig("judge", "outside", instructions="You judge.", sampling=sampling))
         first, second = running.asked
     system = {"role": "system", "content": "You judge."}
     assert first == {
@@ -131,7 +114,7 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
     ],
 )
 def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, message: str) -> None:
-    with server(every=reply) as running, pytest.raises(MarlError, match=message) as error:
+    with server(reply) as running, pytest.raises(MarlError, match=message) as error:
         answer(running.url, retries=1)
     assert str(error.value).startswith(f"policy 'judge' at {running.url}: ")
     assert "\n" not in str(error.value)
@@ -184,7 +167,7 @@ def test_a_secret_in_the_config_is_refused_without_showing_it(url: str, variable
 
 
 def test_the_limit_of_an_act_holds_for_all_tries() -> None:
-    with server(every=Reply(refused(503, "busy").body, 503, {"retry-after": "8"})) as running:
+    with server(Reply(refused(503, "busy").body, 503, {"retry-after": "8"})) as running:
         (failure,) = sample(running.url, limits=Limits(act_seconds=1.5)).failures
     assert (failure.reason, len(running.asked)) == ("timeout", 1)
     assert "no action within 1.5 s (marl.rollout.act_seconds)" in failure.detail

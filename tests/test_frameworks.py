@@ -2,9 +2,7 @@
 
 import importlib.util
 import os
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -51,18 +49,6 @@ def needs(package: str) -> None:
         pytest.skip(f"package {package} is not installed")
 
 
-def module(name: str) -> ModuleType:
-    known = f"{name}_team"
-    if known not in sys.modules:
-        spec = importlib.util.spec_from_file_location(known, FOLDER / f"{known}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        found = importlib.util.module_from_spec(spec)
-        sys.modules[known] = found
-        spec.loader.exec_module(found)
-    return sys.modules[known]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"), [*((name, {}) for name in TEAMS | ALONE), ("crewai", {"asynchronous": False})]
@@ -74,6 +60,8 @@ def test_a_frameworks_team_is_replayable(name: str, options: dict[str, Any], mon
     needs(package)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setenv("PYTHONPATH", f"{FOLDER}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    run = check_workflow(getattr(module(name), workflow)(**options), TASK, ScriptedPolicy(replies), seconds=300)
+    monkeypatch.syspath_prepend(str(FOLDER))
+    team = importlib.import_module(f"{name}_team")
+    run = check_workflow(getattr(team, workflow)(**options), TASK, ScriptedPolicy(replies), seconds=300)
     assert run.answer == answer
     assert {act.agent for act, _ in run.turns} == {"first", "second"}

@@ -1,13 +1,13 @@
 """The decisions of scripts/install.py, with the answers of pip, uv and Python faked: nothing is installed here."""
 
-import importlib.util
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,13 +15,8 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "install.py"
 
 
 @pytest.fixture(scope="module")
-def install() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("marl_install", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def install() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
 def result(code: int = 0, out: str = "") -> subprocess.CompletedProcess[str]:
@@ -41,11 +36,11 @@ def report(version: str, url: str) -> str:
         ("2.13.0", "file:///wheels/torch-2.13.0-cp311-none-macosx_11_0_arm64.whl", "Darwin", True),
     ],
 )
-def test_pips_report_has_the_build(install: ModuleType, version: str, url: str, system: str, cpu: bool) -> None:
+def test_pips_report_has_the_build(install: SimpleNamespace, version: str, url: str, system: str, cpu: bool) -> None:
     assert install.is_cpu_build(install.pip_answer(report(version, url)), system) is cpu
 
 
-def test_an_accelerator_is_one_that_answers(install: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_is_one_that_answers(install: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     assert install.has_accelerator(lambda *_: result(0, "GPU 0: NVIDIA H100 (UUID: x)\n"))
     assert not install.has_accelerator(lambda *_: result(9, "couldn't communicate with the NVIDIA driver"))
@@ -53,7 +48,7 @@ def test_an_accelerator_is_one_that_answers(install: ModuleType, monkeypatch: py
     assert not install.has_accelerator(lambda *_: pytest.fail("not to be run"))
 
 
-def test_torchs_pin_agrees_with_pyproject(install: ModuleType) -> None:
+def test_torchs_pin_agrees_with_pyproject(install: SimpleNamespace) -> None:
     """torch's version is pinned in two files, which must agree."""
     assert f'"{install.TORCH}"' in (SCRIPT.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
 

@@ -1,26 +1,17 @@
 """The journal: cheap copies, lookups, and the JSON round trip."""
 
-import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from marl_verl_testing import scripted_action
+from marl_verl_testing import ScriptedPolicy
 
 from marl_verl.episode import Act, Action, ActRecord, CallError, Journal, Run, Team, Workflow
 from marl_verl.episode.codec import decode_journal, encode_journal
 from marl_verl.episode.journal import CallRecord, Raised, as_json
 from marl_verl.tasks import Task
-
-
-def act(agent: str, turn: int, index: int, seen: str = "x") -> Act:
-    return Act(agent, str(turn), turn, index, ({"role": "user", "content": seen},))
-
-
-def record(agent: str, turn: int, index: int, text: str = "said") -> ActRecord:
-    return ActRecord(act(agent, turn, index), scripted_action(act(agent, turn, index), text))
-
+from tests.plain_workflows import drive
 
 words = st.text(max_size=8)
 values = st.recursive(
@@ -47,6 +38,10 @@ def test_json_round_trip(effects: tuple[ActRecord | CallRecord, ...], seed: int)
     assert decode_journal(data) == journal
 
 
+def played(workflow: Workflow, journal: Journal | None = None) -> Run:
+    return drive(Run(workflow, Task("t", "q"), ["solver"], journal), policy=ScriptedPolicy({"solver": "said"}))
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
@@ -67,16 +62,9 @@ def test_a_failed_call_raises_the_same_live_and_on_replay(error: Exception, kind
                 return f"{(await team['solver'].act('x')).text} {failed.kind} {failed}"
             return ""
 
-    async def go(journal: Journal | None = None) -> Run:
-        async with Run(Calls(), Task("t", "q"), ["solver"], journal) as run:
-            while (acts := await run.next()) is not None:
-                for act in acts:
-                    run.resolve(act, Action("said"))
-        return run
-
-    live = asyncio.run(go())
+    live = played(Calls())
     assert live.answer.startswith(f"said {kind} {message}")
-    assert asyncio.run(go(decode_journal(json.loads(json.dumps(encode_journal(live.journal)))))).answer == live.answer
+    assert played(Calls(), decode_journal(json.loads(json.dumps(encode_journal(live.journal))))).answer == live.answer
 
 
 WORDS = st.sampled_from(["", "a", "b" * 700, "c" * 1500, "\ud800", "b" * 700 + "é"])
@@ -112,7 +100,7 @@ def test_a_stored_conversation_is_linear_in_its_text(as_text: bool) -> None:
     assert decode_journal(json.loads(stored)) == journal
 
 
-async def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
+def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
     class Talk(Workflow):
         async def run(self, task: Task, team: Team) -> str:
             history = [{"role": "user", "content": "begin"}]
@@ -121,10 +109,6 @@ async def test_the_messages_of_a_conversation_are_in_memory_once() -> None:
                 history.append({"role": "user", "content": str(turn)})
             return "done"
 
-    async with Run(Talk(), Task("t", "q"), ["solver"]) as run:
-        while (acts := await run.next()) is not None:
-            for act in acts:
-                run.resolve(act, Action("said"))
-    observations = [record.act.observation for record in run.journal.acts()]
+    observations = [record.act.observation for record in played(Talk()).journal.acts()]
     assert [len(each) for each in observations] == [1, 2, 3, 4, 5]
     assert len({id(message) for each in observations for message in each}) == 5

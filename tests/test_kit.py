@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from marl_verl_at_grpo.greedy_tree import GreedyTree
 from marl_verl_testing import ScriptedPolicy, check_algorithm, check_credit, check_sampler, check_task, check_workflow
+from marl_verl_testing.rows import row
 from marl_verl_testing.workflows import TASK, Hashed, Programmed, Solo, talkers
 
 from marl_verl.algo.advantage import Advantage, AdvantageResult, FloatArray, RowTable
@@ -81,8 +82,7 @@ def test_a_workflow_that_fails_raises_unless_it_may(sampler: Sampler) -> None:
 
 AGENTS = ("solver", "verifier", "planner", "critic", "writer", "editor", "judge")
 POLICY = talkers(0, AGENTS)
-ROW = {"uid": "q", "index": 0, "turn": 0, "agent": "a", "length": 3}
-ROWS = [{**ROW, "session": n, "rewards": {"team": float(n)}} for n in range(3)]
+ROWS = [row("q", n, 0, 0, "a", team=float(n)) for n in range(3)]
 
 
 def forever() -> None:
@@ -131,8 +131,7 @@ class SetOrder(Advantage):
 )
 def test_what_hangs_is_ended(check: Callable[[], Any]) -> None:
     begun = time.monotonic()
-    message = r"is not done after 0\.1 s: it hangs \(test_kit\.py, line \d+\)"
-    with pytest.raises(AssertionError, match=message):
+    with pytest.raises(AssertionError, match=r"is not done after 0\.1 s: it hangs \(test_kit\.py, line \d+\)"):
         check()
     assert time.monotonic() - begun < 20
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)

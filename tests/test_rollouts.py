@@ -14,10 +14,11 @@ from marl_verl.algo.sampling import Independent, drive
 from marl_verl.algo.sampling.context import TaskContext, measured
 from marl_verl.backend.rollout.context import PolicySamplingContext, WorkerContext
 from marl_verl.episode import Action, Workflow
-from marl_verl.tasks import Task, TaskSet
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig
 from marl_verl.trainer.metrics import agent_statistics
 from tests.batches import algorithm
+from tests.chat_client import Always
 
 TASK = Task("t", "2 + 2", {})
 
@@ -35,11 +36,6 @@ class Rounds(Workflow):
             if n < self.rounds - 1:
                 await team["checker"].act(action.text)
         return str(action.text)
-
-
-class Always(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return 1.0
 
 
 def episode(says: Any = "4") -> Any:
@@ -158,11 +154,11 @@ class Recorder:
         return Action("4", [1], [2], [-1.0])
 
 
-def requests(seed: int = 0, step: int = 1, repeatable: bool = True) -> list[tuple[str, int | None]]:
+def requests(seed: int = 0, step: int = 1) -> list[tuple[str, int | None]]:
     """What two sessions ask for, and a second candidate for each act."""
     client = Recorder()
     agents = {name: AgentConfig(name, "p") for name in ("solver", "checker")}
-    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed, repeatable)
+    parts = WorkerContext(TaskContext(Rounds(), Always(), agents), {"p": client}, seed)
 
     async def ask() -> None:
         context = PolicySamplingContext(parts, TASK, "u", step, held_out=None)

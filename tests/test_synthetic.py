@@ -113,8 +113,7 @@ def test_a_sampler_that_fails_is_named(sample: Any, message: str, monkeypatch: p
 # Mistakes of part authors: the error names the part, what it returned, and what is right
 
 
-ROW = {"uid": "q", "index": 0, "turn": 0, "agent": "a", "length": 3}
-ROWS = [{**ROW, "session": n, "rewards": {"team": float(n)}} for n in range(3)]
+ROWS = [row("q", n, 0, 0, "a", team=float(n)) for n in range(3)]
 GIVEN: dict[str, Any] = {}  # what the parts below return
 
 

@@ -37,8 +37,8 @@ def row(uid: str, session: int, index: int, reward: float, **own: Any) -> dict[s
     return {**identity, **place, "rewards": {"team": reward}, "team_reward": None, **own}
 
 
-def computed(table: RowTable, name: str = "grpo", **options: Any) -> AdvantageResult:
-    return algorithm(name, **options).compute(table)
+def computed(table: RowTable, **options: Any) -> AdvantageResult:
+    return algorithm("grpo", **options).compute(table)
 
 
 def test_rows_of_groups_without_variance_are_not_trained_on() -> None:
@@ -140,8 +140,8 @@ class Trainer:
         return self.rounds, table
 
 
-def choices(folder: Path, batch: int = 4, refill: int = 2, mode: str = "sync", **data: Any) -> DictConfig:
-    marl = {"sampler": {"filter": {"refill": refill}}, "data": data, "schedule": {"mode": mode}}
+def choices(folder: Path, batch: int = 4, refill: int = 2, **data: Any) -> DictConfig:
+    marl = {"sampler": {"filter": {"refill": refill}}, "data": data, "schedule": {"mode": "sync"}}
     files = {f"{part}_files": str(folder / "tasks.jsonl") for part in ("train", "val")}
     order = {"train_batch_size": batch, "shuffle": True, "seed": 5, "dataloader_num_workers": 0}
     return OmegaConf.create({"marl": marl, "data": {**files, **order}})

@@ -1,7 +1,6 @@
 """Sokoban, Sudoku and Plan-Path as games: states, moves, tasks, workflows, and rewards against values by hand."""
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 from marl_verl_games.game import Played, play
@@ -43,11 +42,11 @@ def test_every_sudoku_has_its_solution(tasks: SudokuTasks) -> None:
         assert tasks.score(task, f"p moves {moves.rpartition(' ')[0]}") == 0.0
 
 
-def reward_of(task: Task, answer: str, agent: str = "p", reward: Callable[..., float] = reward_game) -> float:
-    turn = len([line for line in answer.splitlines() if line.startswith(f"{agent} ")]) - 1
-    act = Act(agent, str(turn), turn, 0, ({"role": "user", "content": ""},))
-    of_act = Turn(act, Action(""), "q", 0, agent)
-    return float(reward(task, of_act, Episode("q", 0, task, [of_act], answer, False, Journal(), finished=True)))
+def reward_of(task: Task, answer: str) -> float:
+    """Of the last act of agent p."""
+    number = len([line for line in answer.splitlines() if line.startswith("p ")]) - 1
+    turn = Turn(Act("p", str(number), number, 0, ({"role": "user", "content": ""},)), Action(""), "q", 0, "p")
+    return reward_game(task, turn, Episode("q", 0, task, [turn], answer, False, Journal(), finished=True))
 
 
 def toward(*left: int) -> float:
@@ -101,11 +100,8 @@ def test_moves_are_the_last_list_of_an_answer(text: str, line: str) -> None:
     ],
 )
 def test_moves_of_a_program_are_a_printed_list(output: str, path: str, other: str) -> None:
-    move = game_of(CORRIDOR).move
-    assert [str(printed("p", "plans", output, move, only)) for only in (True, False)] == [
-        f"p plans {path}",
-        f"p plans {other}",
-    ]
+    found = [printed("p", "plans", output, game_of(CORRIDOR).move, only) for only in (True, False)]
+    assert [str(line) for line in found] == [f"p plans {path}", f"p plans {other}"]
 
 
 MOVES: dict[str, tuple[Task, list[str]]] = {
@@ -145,9 +141,6 @@ def test_moves_of_sudoku_and_why_they_are_refused() -> None:
     game = Sudoku.of(GRID)
     assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
     after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
-    assert [why for _, why in after.refused] == [
-        "a cell of the puzzle",
-        "3 is already in the row",
-        "outside the 4x4 grid",
-    ]
+    why = ["a cell of the puzzle", "3 is already in the row", "outside the 4x4 grid"]
+    assert [reason for _, reason in after.refused] == why
     assert (after.made, after.game.drawn().splitlines()[0]) == (5, "1 2 3 4")

@@ -39,7 +39,6 @@ def sampled(context: ScriptedContext, episodes: int = 1) -> Sample:
 
 def credited(credit: ReplayCredit, context: ScriptedContext) -> tuple[Episode, int]:
     """The rollouts' one episode with credit, and the tokens that this took."""
-
     (episode,) = sampled(context).episodes
     return episode, completed(credit.assign(context, episode))
 
@@ -62,8 +61,7 @@ class Fan(Workflow):
         names = ("worker1", "worker2", "worker3")
         work = await asyncio.gather(*(team[name].act(f"{plan.text}, {name}") for name in names))
         found = {name: action.text for name, action in zip(names, work, strict=True)}
-        report = await team["planner"].act(f"Found: {json.dumps(found)}")
-        return {**found, "report": report.text}
+        return {**found, "report": (await team["planner"].act(f"Found: {json.dumps(found)}")).text}
 
 
 class OnlyTwo(TaskSet):
@@ -73,14 +71,8 @@ class OnlyTwo(TaskSet):
         return 0.75 * (answer["worker2"] == "gold") + 0.25 * ("gold" in answer["report"])
 
 
-FAN = ScriptedPolicy(
-    {
-        "planner": lambda act: "gold!" if "gold" in shown(act) else "plan",
-        "worker1": "stone",
-        "worker2": "gold",
-        "worker3": "sand",
-    }
-)
+RESULTS = {"worker1": "stone", "worker2": "gold", "worker3": "sand"}
+FAN = ScriptedPolicy({"planner": lambda act: "gold!" if "gold" in shown(act) else "plan", **RESULTS})
 
 
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
@@ -133,8 +125,8 @@ def play(
 
 
 @st.composite
-def games(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[list[str], Game]:
-    players = [f"p{i}" for i in range(draw(st.integers(least, most)))]
+def games(draw: st.DrawFn, most: int = 4) -> tuple[list[str], Game]:
+    players = [f"p{i}" for i in range(draw(st.integers(1, most)))]
     return players, {c: float(draw(st.integers(-10, 10))) for c in coalitions(players)}
 
 
