@@ -10,7 +10,7 @@ from marl_verl_testing import ScriptedPolicy, shown
 
 from marl_verl.algo import sampling
 from marl_verl.episode import Act, Action, Run, Team, Workflow, WorkflowError
-from marl_verl.tasks import Task
+from marl_verl.tasks import Task, TaskSet
 from tests.loops import completed
 
 TASK = Task("t1", "2 + 2 = ?")
@@ -24,6 +24,11 @@ def echo(act: Act) -> str:
 
 POLICY = ScriptedPolicy({"planner": echo, "worker": echo, "judge": echo})
 AGENTS = POLICY.agents
+
+
+class Gold(TaskSet):
+    def score(self, task: Task, answer: Any) -> float:
+        return float(answer == task.data["gold"])
 
 
 class Plain(Workflow):

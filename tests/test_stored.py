@@ -20,8 +20,9 @@ from marl_verl.episode import Act, Action, Episode, Journal, Team, Turn, Workflo
 from marl_verl.episode.codec import as_line, encode_episode, plain
 from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
-from marl_verl.tasks import Task, TaskSet
+from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
+from tests.plain_workflows import Gold
 
 TASK = Task("t1", "say it", {"gold": "b", "of": ["ü", None, 1.5]})
 TEAM = TeamConfig(
@@ -49,11 +50,6 @@ class Lanes(Workflow):
         if last.text != "b":
             team.invalid(last, "not b")
         return last.text
-
-
-class Gold(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return float(answer == task.data["gold"])
 
 
 POLICY = ScriptedPolicy(

@@ -22,6 +22,7 @@ from marl_verl.run.records import header
 from marl_verl.run.run_dir import RunDir
 from marl_verl.tasks import Task, TaskSet
 from marl_verl.team import AgentConfig, Named, PolicyConfig, TeamConfig
+from tests.plain_workflows import Gold
 from tests.sites import use_plugin
 
 Command = Callable[..., str]
@@ -57,17 +58,12 @@ class Review(Workflow):
         return draft.text
 
 
-class Sums(TaskSet):
-    def score(self, task: Task, answer: Any) -> float:
-        return float(answer == task.data["gold"])
-
-
 @pytest.fixture(autouse=True)
 def since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Change a part since the file was written."""
     monkeypatch.chdir(tmp_path)
 
-    def change(review: Any = Review, sums: Any = Sums) -> None:
+    def change(review: Any = Review, sums: Any = Gold) -> None:
         def register(registry: Any) -> None:
             registry.workflow("review", review)
             registry.task("sums", sums)
@@ -88,7 +84,7 @@ def write(sample: Sample) -> str:
 
 
 def play(solver: Any = ("?", "4"), judge: Any = ("no", "yes"), episodes: int = 1) -> Sample:
-    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": solver, "judge": judge}), Sums())
+    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": solver, "judge": judge}), Gold())
     context.uid = "q"
     return asyncio.run(Independent(episodes).sample(context))
 
@@ -171,7 +167,7 @@ def test_words_without_an_effect(refused: Command) -> None:
 
 def tree() -> Episode:
     """The path solver:0, judge:0 of a tree, taken partly by another agent, with two turns beside it."""
-    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Sums())
+    context = ScriptedContext(Review(), TASK, ScriptedPolicy({"solver": "4", "judge": "no"}), tasks=Gold())
     context.uid = "q"
 
     async def go() -> Episode:
@@ -226,7 +222,7 @@ def test_a_changed_workflow_raises_with_the_effect(refused: Command, since: Call
 
 
 def test_another_score_answer_or_mark_is_shown_and_reported(refused: Command, since: Callable[..., None]) -> None:
-    class Strict(Sums):
+    class Strict(Gold):
         def score(self, task: Task, answer: Any) -> float:
             return 0.5
 

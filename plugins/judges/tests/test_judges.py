@@ -12,10 +12,10 @@ from marl_verl_judges.rewards import Verdicts, judge_calibration, judge_score
 from marl_verl_testing import ScriptedContext, ScriptedPolicy, check_sampler, check_workflow, shown
 from marl_verl_testing.workflows import number
 
-from marl_verl import MarlError, Task, TaskSet, Team, Workflow, hookimpl
+from marl_verl import MarlError, Task, TaskSet, Team, Workflow
 from marl_verl.algo.sampling import Independent, Sample
 from marl_verl.episode import Act, WorkflowError
-from marl_verl.plugins import Registry, assemble
+from tests.sites import use_plugin
 
 TASK = Task("t", "2 + 2?", {"answer": "4"})
 PROMPTS = {"act": "{task} {data[answer]} {seen}: {text}", "pair": "{first} or {second}", "episode": "{transcript}"}
@@ -45,15 +45,10 @@ class Talk(Workflow):
         return first["a"].text
 
 
-class Plugin:
-    @hookimpl
-    def marl_register(self, registry: Registry) -> None:
-        registry.workflow("talk", Talk)
-
-
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judged, "load", lambda: assemble({"mine": Plugin()}))
+    known = use_plugin(monkeypatch, lambda registry: registry.workflow("talk", Talk))
+    monkeypatch.setattr(judged, "load", lambda: known)
 
 
 def workflow(kind: Any = "act", judges: Any = ("judge",), **options: Any) -> Judged:
