@@ -44,8 +44,7 @@ def find(base: type[Part], name: str) -> Any:
 
 def only_workers_have_credit(rows: Rows) -> Rows:
     """Every session has a planner, whose rows have no credit."""
-    sessions = {(r["uid"], r["session"]): r for r in reversed(rows)}
-    for key, first in sessions.items():
+    for key, first in {(r["uid"], r["session"]): r for r in reversed(rows)}.items():
         if not any(r["agent"] == "planner" for r in rows if (r["uid"], r["session"]) == key):
             rows = [*rows, {**first, "agent": "planner", "index": 99, "rewards": dict(first["rewards"])}]
     for r in rows:

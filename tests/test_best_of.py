@@ -99,8 +99,7 @@ def test_episodes_and_the_acts_of_one_episode_are_sampled_at_the_same_time() -> 
 )
 def test_a_failed_session_has_a_reason_and_the_others_continue(trouble: Exception, reason: str, message: str) -> None:
     failing: Any = lambda request: request[0::3] == (1, "judge") and trouble  # noqa: E731
-    context = ScriptedContext(Two(), QUESTION, POLICY, failing=failing)
-    sampled = sample(context, kind=Independent)
+    sampled = sample(ScriptedContext(Two(), QUESTION, POLICY, failing=failing), kind=Independent)
     assert [episode.session for episode in sampled.episodes] == [0, 2]
     (failure,) = sampled.failures
     assert (failure.session, failure.reason) == (1, reason)

@@ -43,8 +43,7 @@ def episodes() -> Any:
 
 
 def test_a_joint_observation_is_everybodys_latest() -> None:
-    episode = episodes().episodes[0]
-    assert [*joint_observations(episode, ["c", "a", "b"]).values()] == [
+    assert [*joint_observations(episodes().episodes[0], ["c", "a", "b"]).values()] == [
         "c: nothing yet\na: nothing yet\nb: one\nnow: b",
         "c: nothing yet\na: two y\nb: three\nnow: a",  # at once: a's is there for b, and b's for a
         "c: nothing yet\na: two y\nb: three\nnow: b",

@@ -60,9 +60,8 @@ def needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_full_training_of_7b(needs: Any, gpus: int) -> None:
     found = needs(f"trainer.n_gpus_per_node={gpus}", "actor_rollout_ref.actor.entropy_coeff=0.01")
     state = {"weights": 4 * P / gpus, "gradients": 4 * P / gpus, "optimiser": 8 * P / gpus}
-    inner = 8 * 3584 + 4 * 18944
     update = {
-        "activations": 2 * TOKENS * (28 * 3584 + inner),
+        "activations": 2 * TOKENS * (28 * 3584 + 8 * 3584 + 4 * 18944),
         "gathered layers": 2 * (2 * LAYER + ENDS),
         "logits": TOKENS * 152_064 * 6,
     }

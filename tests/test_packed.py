@@ -39,7 +39,8 @@ def test_packed_rows_update_as_padded_ones(settings: Any, verl_model: Path, monk
         actor = Actor(verl_model, "ppo-clip", *ONE_MICRO_BATCH, *chosen)
         gradient, metrics = actor.update(MANY, sampled)
         assert actor.worker.masks() == (len(chosen) < 2 or "share" in chosen[1])
-        old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows_of(actor), MANY, strict=True)]
+        rows = [row for key, row in actor.store.rows.items() if not key.startswith("pad")]
+        old = [row["log_probs"][-len(one.response) - 1 : -1] for row, one in zip(rows, MANY, strict=True)]
         moved = [torch.tensor(one.moved) for one in MANY]
         found[name] = gradient, metrics, [values + far for values, far in zip(old, moved, strict=True)]
     size = max(float(value.abs().max()) for value in found["padded"][0].values())
@@ -67,10 +68,6 @@ def test_what_gives_wrong_log_probs_is_refused(settings: Any, config: Any, messa
     problems = list(kernel_problems(model, "marl.policies.one", "sdpa"))
     assert len(problems) == bool(message)
     assert message is None or message in problems[0]
-
-
-def rows_of(actor: Actor) -> list[dict[str, Any]]:
-    return [row for key, row in actor.store.rows.items() if not key.startswith("pad")]
 
 
 @pytest.mark.parametrize("family", PACKED)

@@ -72,9 +72,8 @@ def test_each_role_is_compared_by_its_own_estimator(data: st.DataObject) -> None
     assert explained.difference is None
     columns = {"planner": ["agent"], "solver": ["agent", "uid"], "verifier": ["uid"]}
     for record in explained:
-        role = record["agent"].partition("#")[0]
         if len({r["agent"].partition("#")[0] for r in rows}) > 2:
-            assert sorted(record["group"]) == columns[role]
+            assert sorted(record["group"]) == columns[record["agent"].partition("#")[0]]
         assert all(np.isfinite(step["value"]) for step in record["transforms"])
 
 

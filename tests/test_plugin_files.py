@@ -79,18 +79,13 @@ def test_a_file_that_cannot_be_loaded_is_an_error(write: Write, code: str, messa
         used(write(code=code))
 
 
-def fingerprint_elsewhere() -> tuple[str, ...]:
-    """What a new process has, which is given nothing but the environment."""
-    code = "import json; from marl_verl import plugins; print(json.dumps(plugins.load().fingerprint()))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    return tuple(json.loads(done.stdout))
-
-
 def test_another_process_needs_no_file_and_a_changed_one_is_noticed(write: Write) -> None:
     path = write()
     mine = used(path).fingerprint()
     path.unlink()  # as on a node that does not see the run directory
-    theirs = fingerprint_elsewhere()
+    code = "import json; from marl_verl import plugins; print(json.dumps(plugins.load().fingerprint()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    theirs = tuple(json.loads(done.stdout))
     assert theirs == mine
     loading.check_same(mine, theirs, "rollout worker 0")
 
@@ -118,10 +113,7 @@ def run(recipe: Path) -> Path:
     return folder
 
 
-slow = pytest.mark.slow
-
-
-@slow
+@pytest.mark.slow
 def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -> None:
     assert (run / "plugins" / "my_team.py").read_bytes() == recipe.with_name("my_team.py").read_bytes()
     (file,) = one_file.files_of_run(run)
@@ -137,7 +129,7 @@ def test_the_run_has_a_copy_which_every_process_loads(recipe: Path, run: Path) -
         one_file.files_of_run(run, [recipe.with_name("my_team.py")])
 
 
-@slow
+@pytest.mark.slow
 def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
     recipe.with_name("my_team.py").unlink()
     plan = prepare.continue_run(run, [])
@@ -146,7 +138,7 @@ def test_a_continued_run_uses_its_copy(recipe: Path, run: Path) -> None:
     assert [file.path for file in one_file.files_in_use()] == [str(run.resolve() / "plugins" / "my_team.py")]
 
 
-@slow
+@pytest.mark.slow
 def test_a_changed_copy_is_noticed_on_resume(run: Path) -> None:
     copy = run / "plugins" / "my_team.py"
     text = copy.read_text()

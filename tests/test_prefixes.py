@@ -104,12 +104,6 @@ def test_an_update_has_the_same_rows_however_they_share(rows: list[Row], updates
     assert sorted(row for update in results[0] for row in update) == sorted(map(tokens, rows))
 
 
-def local(config: Any, role: str) -> Any:
-    from marl_verl_local.engine import LocalWorkers
-
-    return LocalWorkers(config)
-
-
 GIVEN = ("algorithm.rollout_correction.bypass_mode=true", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=60")
 """The old log-probs are those of sampling: an update has no other forward pass."""
 
@@ -117,12 +111,13 @@ GIVEN = ("algorithm.rollout_correction.bypass_mode=true", "actor_rollout_ref.act
 @pytest.fixture(scope="module")
 def exact(verl_model: Path) -> Iterator[tuple[Actor, dict[str, torch.Tensor]]]:
     """An actor that computes in float64, normalisation included, and its weights."""
+    from marl_verl_local.engine import LocalWorkers
     from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
     def normalised(self: Any, values: torch.Tensor) -> torch.Tensor:
         return self.weight * values * (values.square().mean(-1, keepdim=True) + self.variance_epsilon).rsqrt()
 
-    actor = Actor(verl_model, "ppo-clip", *GIVEN, make=local)
+    actor = Actor(verl_model, "ppo-clip", *GIVEN, make=lambda config, role: LocalWorkers(config))
     actor.worker.actor.engine.module.double()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Qwen3RMSNorm, "forward", normalised)

@@ -78,12 +78,11 @@ def test_a_format_is_refused_by_the_local_backend(plugin: Path, tmp_path: Path) 
 def test_role_rewards_are_tried(change: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A role reward that is no number is refused before the start, as is one that fails for any action; one that may
     need real actions is a warning."""
-    quickstart = Path(__file__).parents[1] / "recipes" / "quickstart"
-    text = (quickstart / "my_team.py").read_text(encoding="utf-8")
+    text = RECIPE.with_name("my_team.py").read_text(encoding="utf-8")
     right = "float(turn.action.text.strip() in task.data[turn.agent])"
     assert right in text
     (tmp_path / "my_team.py").write_text(text.replace(right, change))
-    (tmp_path / "my_team.yaml").write_text((quickstart / "my_team.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "my_team.yaml").write_text(RECIPE.read_text(encoding="utf-8"))
     assert main(["train", str(tmp_path / "my_team.yaml"), "--dry-run"]) == (0 if "warning" in message else 2)
     assert " ".join(capsys.readouterr().err.split()).count(message) == 1
 

@@ -84,9 +84,8 @@ def test_a_verdict_is_that_of_the_paired_differences(first: list[float], second:
 
 
 def test_pairs_have_the_same_seed_and_lower_may_be_the_claim() -> None:
-    both = [cell("a", seed, 0.5, seed) for seed in range(5)] + [
-        cell("b", seed, 0.5, seed + 2.0) for seed in range(1, 7)
-    ]
+    both = [cell("a", seed, 0.5, seed) for seed in range(5)]
+    both += [cell("b", seed, 0.5, seed + 2.0) for seed in range(1, 7)]
     word, why = page.verdict(CLAIM, both, CLAIM.comparisons[1])
     assert word == "replicates, with 4 seeds only"
     assert "-2.00 (-2.00 to -2.00)" in why

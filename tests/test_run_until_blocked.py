@@ -194,8 +194,7 @@ def test_one_state_has_one_list_of_acts_whatever_arrived_first(plan: Any, one: i
             return seen
 
         async def run(task: Task, team: Team) -> str:
-            first = await team["a"].act(task.prompt)
-            return await follow(plan, team, "p", first.text)
+            return await follow(plan, team, "p", (await team["a"].act(task.prompt)).text)
 
         return run
 

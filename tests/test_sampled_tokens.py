@@ -35,8 +35,7 @@ def test_a_prompt_begins_with_the_sampled_tokens(tmp_path: Path) -> None:
     assert words.decode(letters) == "so is"
     cut = words.encode("2 4", add_special_tokens=False)  # by its length, without an end
     policy = client(tmp_path, [[*letters, words.eos_token_id], cut, "4"], bpe=True, custom_chat_template=template)
-    turns = play(policy, Talks(), AgentConfig("solver", "p"))
-    for former, turn in itertools.pairwise(turns):
+    for former, turn in itertools.pairwise(play(policy, Talks(), AgentConfig("solver", "p"))):
         whole = [*former.action.prompt_ids, *former.action.response_ids]
         assert turn.action.prompt_ids[: len(whole)] == whole
         said = ({"role": "system", "content": "brief"}, *turn.observation[1:])

@@ -36,11 +36,8 @@ def test_one_server_for_both_with_an_adapter_each(composed: DictConfig) -> None:
 
 
 def test_an_evaluation_serves_each_policy_with_a_model_of_its_own() -> None:
-    given = {"base": "shared", "tiny": {}, "model": {"lora_rank": 4}}
-    assert _policy(given, "folder") == {
-        "frozen": True,
-        "model": {"path": "folder", "lora_rank": 0, "lora_adapter_path": None},
-    }
+    served = {"frozen": True, "model": {"path": "folder", "lora_rank": 0, "lora_adapter_path": None}}
+    assert _policy({"base": "shared", "tiny": {}, "model": {"lora_rank": 4}}, "folder") == served
 
 
 def test_requests_carry_the_adapter_of_their_policy(servers: Any, monkeypatch: pytest.MonkeyPatch) -> None:

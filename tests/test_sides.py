@@ -142,8 +142,7 @@ def test_every_return_is_of_ones_own_side_or_is_refused(kind: type[Returns]) -> 
 def test_every_algorithm_computes_advantages_with_sides_or_names_the_part_that_does_not(name: str) -> None:
     algorithm = KNOWN.get("algorithms", name)
     sampler = KNOWN.get("samplers", algorithm.sampler)()
-    parts: list[Any] = [sampler, *algorithm.parts()]
-    if any(getattr(part, "one_side", None) is not None for part in parts):
+    if any(getattr(part, "one_side", None) is not None for part in [sampler, *algorithm.parts()]):
         with pytest.raises(MarlError, match="needs agents of one side"):
             check(sampler, algorithm)
         return

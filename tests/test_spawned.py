@@ -170,17 +170,14 @@ def test_groups_and_metrics_are_of_roles_and_rows_name_the_agent() -> None:
 def test_in_a_tree_the_candidates_for_an_act_are_a_group_of_their_own() -> None:
     context = ScriptedContext(Crew(), TASK, policy("2"), Workers())
     table = RowTable.of(asyncio.run(GreedyTree(candidates=3).sample(context)).turns)
-    result = algorithm("at-grpo").compute(table)
-    assert [len(result.members(row)) for row in range(len(table))] == [3] * 12
+    assert [len(algorithm("at-grpo").compute(table).members(row)) for row in range(len(table))] == [3] * 12
 
 
 @pytest.mark.parametrize("mode", ["regenerate", "rescore", "full"])
 @pytest.mark.parametrize(("said", "placeholder", "credit"), [("3", "none", 2.0), ("1", "4", -3.0)])
 def test_credit_where_one_of_both_runs_spawns_more(mode: Any, said: str, placeholder: str, credit: float) -> None:
-    for part in (
-        Counterfactual(mode=mode, placeholder=placeholder),
-        SampledShapley(mode=mode, placeholder=placeholder),
-    ):
+    for kind in (Counterfactual, SampledShapley):
+        part = kind(mode=mode, placeholder=placeholder)
         (episode, *_) = check_credit(part, Crew(), TASK, policy(said), Workers())
         workers = {f"worker#{number + 1}": 0.0 for number in range(int(said))}
         assert {turn.agent: turn.rewards["credit"] for turn in episode.turns} == {"planner": credit, **workers}

@@ -42,8 +42,7 @@ def test_what_the_reader_could_have_from_elsewhere_is_not_read() -> None:
     """From the task, itself, an observation before; nor a part of a word, nor what nobody has written yet."""
     before = turn("b", "Say approve or reject.", "first", 1)
     a = turn("a", "2 3", "return the sum\nfirst\napprove\nfive", 20)
-    seen = "return the sum\nfirst\napprove\nfivefold"
-    assert read(before, a, turn("b", seen, "hm", 1)) == [0.0, 0.0, 0.0]
+    assert read(before, a, turn("b", "return the sum\nfirst\napprove\nfivefold", "hm", 1)) == [0.0, 0.0, 0.0]
     assert read(turn("b", "five", "x", 1), turn("a", "", "five", 1)) == [0.0, 0.0]
 
 

@@ -99,8 +99,7 @@ def needed_on_a_cpu(folder: Path, script: list[str]) -> list[str]:
     recipe, overrides, _ = translate(script)
     file = folder / "sums.yaml"
     file.write_text(yaml.safe_dump({"defaults": ["marl_trainer", "_self_"], **recipe}))
-    plan = plan_run(file, overrides)
-    ours: Any = OmegaConf.create(OmegaConf.to_container(plan.resolved))
+    ours: Any = OmegaConf.create(OmegaConf.to_container(plan_run(file, overrides).resolved))
     ours.actor_rollout_ref = ours.policies.solver.actor_rollout_ref
     return on_a_cpu(ours, folder)
 

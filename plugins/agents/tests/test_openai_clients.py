@@ -155,8 +155,8 @@ def test_a_request_that_is_too_long_is_an_error_that_a_workflow_may_handle() -> 
     assert not sample.failures
     (episode,) = sample.episodes
     assert episode.answer == run.answer
-    alone = asyncio.run(replay(Shortens(), task, policy.agents, episode.journal))  # knows no limit
-    assert alone.answer == run.answer
+    # a replay alone knows no limit
+    assert asyncio.run(replay(Shortens(), task, policy.agents, episode.journal)).answer == run.answer
     with pytest.raises(ReplayMismatch):
         asyncio.run(replay(Shortens(), task, policy.agents, Journal(tuple(episode.journal.acts()))))
 
@@ -370,8 +370,7 @@ def test_a_copy_of_a_client_is_the_client(sync: bool) -> None:
 
     async def do(team: Any) -> str:
         client = openai_client_sync(team, "solver") if sync else openai_client(team, "solver")
-        through = team.transport("solver")
-        for value in (client, client._client, through):
+        for value in (client, client._client, team.transport("solver")):
             assert copy.deepcopy({"held": value})["held"] is value
         again = copy.deepcopy(client.with_options(max_retries=3))
 

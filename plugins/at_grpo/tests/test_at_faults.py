@@ -20,9 +20,8 @@ def filtered(**options: object) -> list[str]:
         algorithm("at-grpo-sessions", **each).compute(RowTable.from_rows(ROWS)).advantage for each in (options, {})
     )
     assert np.all((with_filter == without) | (with_filter == 0))
-    return sorted(
-        {f"{one['agent']}-{one['uid']}" for one, a, b in zip(ROWS, with_filter, without, strict=True) if a != b}
-    )
+    changed = [one for one, a, b in zip(ROWS, with_filter, without, strict=True) if a != b]
+    return sorted({f"{one['agent']}-{one['uid']}" for one in changed})
 
 
 def test_the_groups_of_an_agent_with_the_lowest_mean_are_left_out() -> None:

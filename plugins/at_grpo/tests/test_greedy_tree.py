@@ -70,8 +70,8 @@ def test_the_next_agent_sees_the_winner_and_every_candidate_is_a_row_with_its_ow
         *[(6 + k, f"2-{k}", "1-2", "coder", 1) for k in range(3)],
         *[(9 + k, f"3-{k}", "2-2", "tester", 1) for k in range(3)],
     ]
-    assert [shown_to(turn) for turn in found.turns[3:6]] == ["do: c2"] * 3
-    assert [shown_to(turn) for turn in found.turns[9:]] == ["do: c2 t2 c2"] * 3
+    assert [turn.observation[-1]["content"] for turn in found.turns[3:6]] == ["do: c2"] * 3
+    assert [turn.observation[-1]["content"] for turn in found.turns[9:]] == ["do: c2 t2 c2"] * 3
     assert team(found) == [0, 1, 2, 2, 3, 4, 4, 5, 6, 6, 7, 8]
     (episode,) = found.episodes
     assert (episode.id, episode.answer, episode.score, episode.finished) == ("q_0_3-2", "do: c2 t2 c2 t2", 8.0, True)
@@ -80,10 +80,6 @@ def test_the_next_agent_sees_the_winner_and_every_candidate_is_a_row_with_its_ow
     assert [record.action.text for record in episode.journal.acts()] == ["c2", "t2", "c2", "t2"]
     assert len(context.asked) == 12
     assert not found.extra_tokens
-
-
-def shown_to(turn: Turn) -> str:
-    return turn.observation[-1]["content"]
 
 
 def test_of_equal_candidates_the_lowest_number_is_chosen_in_any_arrival_order() -> None:
@@ -103,11 +99,8 @@ def test_role_rewards_and_the_mix_decide_who_goes_on() -> None:
         return 10.0 if turn.action.text == "c0" else 0.0
 
     found, _ = tree(CoderTester(proposes=True), rewards={"coder": brief})
-    assert [turn.rewards for turn in found.turns[:3]] == [
-        {"team": 0, "role": 10},
-        {"team": 1, "role": 0},
-        {"team": 2, "role": 0},
-    ]
+    rewards = [{"team": team, "role": role} for team, role in ((0, 10), (1, 0), (2, 0))]
+    assert [turn.rewards for turn in found.turns[:3]] == rewards
     assert [turn.parent for turn in found.turns[3:]] == ["0-0"] * 3
     mix = algorithm("at-grpo", **{"alpha": 6.0}).rewards
     found, _ = tree(CoderTester(proposes=True), rewards={"coder": brief, "tester": brief}, mix=mix)

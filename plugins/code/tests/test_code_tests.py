@@ -55,9 +55,8 @@ def fenced(code: str) -> str:
 
 
 def test_a_refinement_is_shown_the_problem_the_program_and_the_first_failing_public_test() -> None:
-    run = check_workflow(
-        RefineCode(rounds=1), DOUBLE, ScriptedPolicy({"a": fenced(SQUARE), "b": fenced(RIGHT)}), orders=1
-    )
+    policy = ScriptedPolicy({"a": fenced(SQUARE), "b": fenced(RIGHT)})
+    run = check_workflow(RefineCode(rounds=1), DOUBLE, policy, orders=1)
     first, again = (act.observation[0]["content"] for act, _ in run.turns)
     assert first.startswith(DOUBLE.prompt)
     for part in (DOUBLE.prompt, SQUARE, "Public test 2: the output is wrong.", "5", "10", "25"):
@@ -67,9 +66,8 @@ def test_a_refinement_is_shown_the_problem_the_program_and_the_first_failing_pub
 
 
 def test_a_program_that_passes_the_public_tests_ends_it() -> None:
-    run = check_workflow(
-        RefineCode(), DOUBLE, ScriptedPolicy({"a": fenced(LITERAL), "b": "?"}), orders=1, may_not_act=["b"]
-    )
+    policy = ScriptedPolicy({"a": fenced(LITERAL), "b": "?"})
+    run = check_workflow(RefineCode(), DOUBLE, policy, orders=1, may_not_act=["b"])
     assert (len(run.turns), run.answer) == (1, LITERAL)
 
 

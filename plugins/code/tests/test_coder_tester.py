@@ -100,8 +100,7 @@ def test_a_tree_samples_no_token_that_is_not_a_row() -> None:
     ],
 )
 def test_patterns_of_cooperation(body: str, found: set[str]) -> None:
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    assert patterns(f"def solve(x):\n{lines}", "solve") == found
+    assert patterns("\n    ".join(["def solve(x):", *body.splitlines()]), "solve") == found
 
 
 @pytest.mark.slow

@@ -73,8 +73,7 @@ def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     out = "NVIDIA H100, 81559 MiB, 4 MiB\nNVIDIA H100, 81559 MiB, 40000 MiB\nNVIDIA GB10, [N/A], [N/A]\n"
-    done = subprocess.CompletedProcess([], 0, out, "")
-    monkeypatch.setattr(machine.run_dir.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(machine.run_dir.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, out))
     gpus = list(machine.gpus())
     assert [gpu.state for gpu in gpus] == ["ok", "warning", "ok"]
     assert gpus[0].message == "NVIDIA H100, 80 GiB"

@@ -47,8 +47,7 @@ def test_different_solved_episodes_become_conversations() -> None:
     seen, answer = {"role": "user", "content": solved.prompt}, {"role": "assistant", "content": asked(solved)}
     assert made(episodes) == [(solved, [seen, answer])]  # both episodes of the task say the same
     assert [task for task, _ in made(episodes, least=0.0)] == [solved, other]
-    digits = " ".join(solved.data["digits"])
-    assert said(episodes[0], "message") == f"{digits}\nmessage\n{asked(solved)}"
+    assert said(episodes[0], "message") == "\n".join([" ".join(solved.data["digits"]), "message", asked(solved)])
     ((_, messages),) = made(episodes, AfterReasoning(separator="message"), separator="message")
     assert messages[1]["content"] == said(episodes[0], "message")
 

@@ -71,8 +71,7 @@ def table(solver: list[float], verifier: list[float], uid: str = "q") -> Rows:
 
 def test_it_is_the_second_moment_of_global_advantages_and_not_of_dr_mas() -> None:
     rows = RowTable.from_rows(table([0.1, 0.0, 0.1, 0.0], [5.0, -5.0, 5.0, 5.0]))
-    everywhere = Amplification().of_rows(rows, GRPO.compute(rows))
-    own = Amplification().of_rows(rows, DR_MAS.compute(rows))
+    everywhere, own = (Amplification().of_rows(rows, method.compute(rows)) for method in (GRPO, DR_MAS))
     for agent in ("solver", "verifier"):
         name = f"agent/{agent}/second_moment"
         assert everywhere[name] == pytest.approx(everywhere[f"agent/{agent}/amplification"] * 7 / 8, rel=1e-4)

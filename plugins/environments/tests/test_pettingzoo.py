@@ -28,9 +28,8 @@ def test_two_agents_play_in_turns() -> None:
 
 
 def test_an_illegal_move_becomes_the_first_legal_one() -> None:
-    run = check_workflow(
-        PettingZoo(), TASK, ScriptedPolicy({"cross": ["0", "2", "4", "6"], "nought": ["0", "none", "5"]})
-    )
+    policy = ScriptedPolicy({"cross": ["0", "2", "4", "6"], "nought": ["0", "none", "5"]})
+    run = check_workflow(PettingZoo(), TASK, policy)
     assert list(run.invalid) == [("nought", "0"), ("nought", "1")]
     assert "names no legal action: 1, 2, 3" in run.invalid["nought", "0"]
     assert run.answer["finished"]

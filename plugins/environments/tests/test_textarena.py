@@ -48,8 +48,7 @@ def test_a_game_depends_on_seed_and_moves_only() -> None:
 def test_the_kit_accepts_the_task_set() -> None:
     answers = [{"outcomes": each, "seats": ["a", "b"], "finished": True} for each in ([1, -1], [0, 0], [-1, 1])]
     check_task(TextArenaTasks(env="TicTacToe-v0", side=0), lambda task: answers, scores=(-1, 1))
-    both = TextArenaTasks(env="TicTacToe-v0")
-    assert [both.score(TICTACTOE, answer) for answer in answers] == [0, 0, 0]
+    assert [TextArenaTasks(env="TicTacToe-v0").score(TICTACTOE, answer) for answer in answers] == [0, 0, 0]
     assert TextArenaTasks(env="TicTacToe-v0", side=1).score(TICTACTOE, answers[0]) == -1
 
 

@@ -86,8 +86,7 @@ def sampled(tasks: VerifiersTasks, task: Task, episodes: int = 1, **replies: Any
 def test_a_seat_is_an_agent_and_the_reward_is_the_environments() -> None:
     tasks = VerifiersTasks(env="sums_vf")
     task = tasks.generate("train", 40, 0)[-1]
-    right = str(eval(task.prompt))
-    for reply, score in ((right, 1.0), ("0", 0.0)):
+    for reply, score in ((str(eval(task.prompt)), 1.0), ("0", 0.0)):
         (episode,) = sampled(tasks, task, agent=reply).episodes
         (turn,) = episode.turns
         assert (turn.agent, turn.action.text, turn.observation[-1]["content"]) == ("agent", reply, task.prompt)

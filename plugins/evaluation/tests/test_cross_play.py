@@ -95,8 +95,7 @@ class _Trainer(Trainer):
         self.seeds.append(step)
         red, blue = (int(self.policies[agent][1:]) for agent in ("one", "two"))
         outcome = {"red": float(red - blue), "blue": float(blue - red)}
-        rewards = [{"one": {"team": outcome["red"]}}]
-        return [Report("u", "t", outcomes=[outcome], rewards=rewards) for _ in tasks]
+        return [Report("u", "t", outcomes=[outcome], rewards=[{"one": {"team": outcome["red"]}}]) for _ in tasks]
 
 
 def test_a_cross_play_plays_every_pair_with_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

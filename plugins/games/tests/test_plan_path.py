@@ -89,11 +89,9 @@ def test_the_goal_pays_and_a_shortest_walk_there_pays_more() -> None:
     assert reward(2, EXECUTOR, *astray, finished=True) == pytest.approx(2 - 0.02 + 1)
     refused = ("executor moves U U L", "executor moves R R", "executor moves D D")
     assert reward(2, EXECUTOR, *refused, finished=True) == pytest.approx(2 - 0.02 + 1)
-    assert reward(2, EXECUTOR, *straight[:2], "executor moves R D D", finished=True) == pytest.approx(
-        2 - 0.02 - 0.1 + 1
-    )
-    lost = ("executor moves U U", "executor moves L L")
-    assert reward(1, EXECUTOR, *lost, finished=True) == pytest.approx(-0.2 - 1)
+    late = (*straight[:2], "executor moves R D D")
+    assert reward(2, EXECUTOR, *late, finished=True) == pytest.approx(2 - 0.02 - 0.1 + 1)
+    assert reward(1, EXECUTOR, straight[0], "executor moves L L", finished=True) == pytest.approx(-0.2 - 1)
 
 
 @pytest.mark.parametrize(

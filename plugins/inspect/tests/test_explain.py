@@ -22,8 +22,7 @@ from tests import batches
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "golden"
 GOLDEN = sorted(path for path in SHARED.glob("*.json") if "shapley" not in path.name)
-RECORD = ["key", "agent", "group", "members", "reward", "return", "baseline", "scale", "advantage"]
-RECORD += ["transforms"]
+RECORD = ["key", "agent", "group", "members", "reward", "return", "baseline", "scale", "advantage", "transforms"]
 Document = dict[str, Any]
 Command = Callable[..., str]
 
@@ -70,8 +69,7 @@ def test_golden(path: Path, printed: Command) -> None:
     assert len(records) == len(golden["rows"])
     np.testing.assert_allclose([record["advantage"] for record in records], golden["expected"], **near)
     _check_records(records, golden["rows"])
-    document = stored(Path("run"), 12, golden)
-    assert [record["advantage"] for record in records] == document["advantage"]
+    assert [record["advantage"] for record in records] == stored(Path("run"), 12, golden)["advantage"]
     for words in (("run", "--step", "12"), ("run/rows/step_00012.json.gz",)):
         assert json.loads(printed(*words, "--json")) == records == explain(golden)
 
@@ -93,8 +91,7 @@ def _check_records(records: list[Document], rows: list[Document]) -> None:
         values = {transform["name"]: transform["value"] for transform in record["transforms"]}
         for name, value in given["rewards"].items():
             assert values[f"component: {name}"] == value
-        mixed = [value for name, value in values.items() if name.startswith("mix: ")]
-        assert mixed == [record["reward"]]
+        assert [value for name, value in values.items() if name.startswith("mix: ")] == [record["reward"]]
         assert record["transforms"][-1]["value"] == record["return"]
 
 
@@ -112,8 +109,7 @@ def test_a_team_reward_of_an_episode_is_placed_by_the_returns() -> None:
 
 
 def test_names_cannot_command_the_terminal(printed: Command) -> None:
-    given = document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0))
-    text = printed(given)
+    text = printed(document(row("q\n\x1b[2J", 0, 0, team=1.0), row("über", 0, 0, team=1.0)))
     assert "q\\n\\x1b[2J_0_0" in text
     assert "über_0_0" in text
 
@@ -140,9 +136,9 @@ def test_a_mistaken_document(refused: Command) -> None:
 def stored(folder: Path, step: int, given: Document | None = None) -> Document:
     """Store a step as the trainer does."""
     given = given or pair(algorithm="at-grpo")
-    name = given["algorithm"]
-    method, table = algorithm(name, **given["options"]), RowTable.from_rows(given["rows"])
-    document = step_document(name, method, table, method.compute(table), step)
+    method = algorithm(given["algorithm"], **given["options"])
+    table = RowTable.from_rows(given["rows"])
+    document = step_document(given["algorithm"], method, table, method.compute(table), step)
     folder.mkdir(exist_ok=True)
     RunDir(folder).rows(step, document)
     return document

@@ -145,9 +145,8 @@ def test_an_adapter_is_merged_in_the_dtype_of_training_whatever_its_base_says(ru
     finally:
         path.write_text(config)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "float32"
-    assert _log_probs(tmp_path / "out") == pytest.approx(
-        json.loads((run.parent / "adapter.json").read_text()), abs=1e-5
-    )
+    expected = json.loads((run.parent / "adapter.json").read_text())
+    assert _log_probs(tmp_path / "out") == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.slow

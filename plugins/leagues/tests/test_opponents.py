@@ -109,9 +109,8 @@ def test_a_step_is_sampled_in_rounds_by_snapshot(tmp_path: Path) -> None:
     assert runtime.seen[-1] == (0, "base")
 
     found.record([Report(uid, uid, successes=[True], outcomes=[{"first": 1.0, "second": -1.0}]) for uid in uids])
-    values = found.metrics()
     for chosen, _ in rounds:
-        assert values[f"opponent/player/win_rate/step_{chosen['player']}"] == 1
+        assert found.metrics()[f"opponent/player/win_rate/step_{chosen['player']}"] == 1
 
 
 def test_pools_are_a_part_of_a_checkpoint(tmp_path: Path) -> None:

@@ -88,10 +88,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE())
     inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     text = ["the cat sat on the mat", "größer als über", "日本語 のテキスト", "stop. </answer>"]
-    special = ["<|end|>"]
-    trainer = trainers.BpeTrainer(
-        vocab_size=330, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=["<|end|>"], initial_alphabet=alphabet)
     inner.train_from_iterator(text * 4, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=inner)
 
@@ -107,9 +105,8 @@ def test_stop_strings_end_completions_as_in_vllm(tokenizer: PreTrainedTokenizerF
         ids = [token if other % 3 else other for token, other in zip(text * 3, noise, strict=False)] if n % 2 else noise
         prompt, ids = ids[: n % 9 + 1], ids[n % 9 + 1 :]
         strings = [("er", "語", "</answer>", " the", "t s")[n % 5], ("�", "x.", "ü")[n % 3]]
-        request = SimpleNamespace(
-            request_id=str(n), prompt_token_ids=prompt, sampling_params=SamplingParams(stop=strings)
-        )
+        stop = SamplingParams(stop=strings)
+        request = SimpleNamespace(request_id=str(n), prompt_token_ids=prompt, sampling_params=stop)
         theirs = FastIncrementalDetokenizer(tokenizer, request)
         ours = Row(prompt, {"stop": strings}, 999, tokenizer, torch.device("cpu"))
         expected = next((at for at, token in enumerate(ids) if theirs.update([token], False)), None)

@@ -60,10 +60,7 @@ def requests(count: int) -> list[tuple[list[int], dict[str, Any]]]:
 
 def sample(server: LocalServer, wanted: Sequence[tuple[list[int], Mapping[str, Any]]]) -> list[Completion]:
     async def together() -> list[Completion]:
-        calls = [
-            server.generate(str(n), prompt_ids=prompt, sampling_params=parameters)
-            for n, (prompt, parameters) in enumerate(wanted)
-        ]
+        calls = [server.generate(str(n), prompt_ids=ids, sampling_params=p) for n, (ids, p) in enumerate(wanted)]
         return await asyncio.wait_for(asyncio.gather(*calls), 60)
 
     return asyncio.run(together())

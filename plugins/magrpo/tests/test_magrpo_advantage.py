@@ -36,6 +36,5 @@ def test_normalised_all_four_modes_of_magrpo_are_the_same(rows: Rows) -> None:
 
 def test_agents_of_one_joint_turn_with_different_rewards_are_refused() -> None:
     rows = [row("q", 0, 0, 0, "coder", team=1.0), row("q", 0, 1, 0, "tester", team=0.5)]
-    magrpo = algorithm("magrpo", returns="path_sum", group="turn")
     with pytest.raises(MarlError, match=r"'q_0_0' and 'q_0_1' are one joint turn and have 1 and 0.5"):
-        advantage(magrpo, rows)
+        advantage(algorithm("magrpo", returns="path_sum", group="turn"), rows)

@@ -256,8 +256,7 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
 
 def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
     replies = {agent: by_node([f"{agent}{n} {n / 16}" for n in range(16)]) for agent in ("a", "b")}
-    context = refining(replies, rounds=2)
-    found = sample(context, 16, arms=["b", "a"])
+    found = sample(refining(replies, rounds=2), 16, arms=["b", "a"])
     taken = [turn for turn in found.turns if turn.agent == "b"]
     assert taken
     assert len(taken) < 16

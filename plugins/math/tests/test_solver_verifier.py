@@ -28,8 +28,7 @@ def test_a_rejected_solution_is_mended() -> None:
     assert [act.agent for act, _ in run.turns] == ["solver", "verifier", "solver"]  # the last is not verified
     assert score(TASK, run.answer) == 1.0
     assert WRONG in shown(run.turns[1][0])
-    seen = shown(run.turns[2][0])
-    assert all(part in seen for part in (TASK.prompt, WRONG, REJECT))
+    assert all(part in shown(run.turns[2][0]) for part in (TASK.prompt, WRONG, REJECT))
 
 
 @pytest.mark.parametrize(("unparseable", "acts"), [("approve", 2), ("reject", 3)])

@@ -60,8 +60,7 @@ def test_a_clear_difference_ends_at_the_first_look(recipe: str, capfd: pytest.Ca
     assert written["level"] == pytest.approx(1 - 0.05 / 3)
     assert "validation/success" in (folder / "compare.svg").read_text()
     first = (folder / "compare.svg").read_bytes()
-    arguments = json.loads((folder / "B-3" / "starts.json").read_text())[0]["arguments"]
-    assert arguments[1:] == [
+    assert json.loads((folder / "B-3" / "starts.json").read_text())[0]["arguments"][1:] == [
         *("quality=0", "trainer.save_freq=-1", "marl.run.keep_journals=0", "marl.run.keep_rows=0", "x=1"),
         *("marl.run.seed=3", f"marl.run.dir={folder}", "marl.run.name=B-3"),
     ]

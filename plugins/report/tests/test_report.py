@@ -90,14 +90,9 @@ def test_validation_has_held_out_sets_and_measures_of_answers() -> None:
 
 @pytest.mark.slow
 def test_metrics_and_curves_are_per_side() -> None:
-    games = [
-        {"red": 1.0, "blue": -1.0},
-        {"red": 0.0, "blue": 0.0},
-        {"red": -2.0, "blue": 2.0},
-        {"red": 3.0, "blue": 0.0},
-    ]
+    games = [(1.0, -1.0), (0.0, 0.0), (-2.0, 2.0), (3.0, 0.0)]
     assert outcome_metrics([], []) == {}
-    reports = [reported([True], outcomes=[each]) for each in games]
+    reports = [reported([True], outcomes=[{"red": red, "blue": blue}]) for red, blue in games]
     found = validation_metrics(reports, reports[2:3])
     assert (found["validation/draws"], found["validation/draws_sampled"]) == (0.25, 0.0)
     assert found["validation/side/red/wins"] == found["validation/side/red/outcome"] == 0.5

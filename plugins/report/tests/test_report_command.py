@@ -73,10 +73,9 @@ def test_the_advantages_are_those_of_training(folder: Path) -> None:
             assert [row["key"], row["return"], row["advantage"]] in step["groups"][row["group"]]["members"]
     assert shown == used
     assert len(set(used.values())) > 2
-    assert [call["function"] for call in step["episodes"][0]["effects"] if call["effect"] == "call"] == [
-        "tools:look_up"
-    ]
-    assert step["episodes"][0]["effects"][0]["length"] == 1
+    effects = step["episodes"][0]["effects"]
+    assert [call["function"] for call in effects if call["effect"] == "call"] == ["tools:look_up"]
+    assert effects[0]["length"] == 1
     assert step["failures"][0]["failure"] == "timeout"
     assert steps.read(folder, "test", 2)["episodes"][0]["id"] == "g2t00000_0"
 

@@ -68,8 +68,7 @@ def fusion() -> Iterator[str]:
 @pytest.fixture(params=[*LOCAL, pytest.param("external", marks=pytest.mark.slow)])
 def box(request: pytest.FixtureRequest) -> Sandbox:
     """A sandbox of each tier that the machine gives."""
-    tier = f"external:{request.getfixturevalue('fusion')}" if request.param == "external" else request.param
-    return Sandbox(tier)
+    return Sandbox(f"external:{request.getfixturevalue('fusion')}" if request.param == "external" else request.param)
 
 
 def deep(levels: int) -> Any:
@@ -157,19 +156,16 @@ def test_output_of_threads_and_exit_functions_is_there(tier: str) -> None:
 
 
 def test_what_a_function_returns_is_compared(box: Sandbox) -> None:
-    program = (
-        "print('noise')\nclass A:\n    def g(self, x, y=1): return [x, y]\ndef f(x): return A().g(x) if x else 1 / x"
-    )
+    program = "print('noise')\nclass A:\n    def g(self, x, y=1): return [x, y]\n"
+    program += "def f(x): return A().g(x) if x else 1 / x"
     assert box.returns(program, "f", [2], [2, 1], QUICK).passed
     assert box.returns(program, "A.g", [2], [2, 5], QUICK, {"y": 5}).passed
     assert box.returns(program, "f", [2], [2, 1.0], QUICK).error == "returned [2, 1]"
     assert box.returns(program, "f", [0], 1, QUICK).error == "ZeroDivisionError: division by zero"
     assert box.returns(program, "g", [0], 1, QUICK).error == "NameError: it has no 'g'"
     assert box.returns("def f(", "f", [0], 1, QUICK).error.startswith("SyntaxError")
-    assert (
-        box.returns("def f(x): return f", "f", [0], 1, QUICK).error
-        == "TypeError: a value of type function is not plain data"
-    )
+    function = box.returns("def f(x): return f", "f", [0], 1, QUICK)
+    assert function.error == "TypeError: a value of type function is not plain data"
     assert box.returns("import time\ndef f(x): time.sleep(9)", "f", [0], 1, Limits(0.5)).verdict == "timeout"
 
 

@@ -71,10 +71,8 @@ def test_an_ordinary_user_gets_what_root_gets() -> None:
     code = "from plugins.sandbox.tests.test_sandbox_programs import as_a_user; as_a_user()"
     if not os.geteuid():  # in a mount namespace of its own, where folders above Python and the repository are open
         code = OPEN + code
-    paths = [sys.base_prefix, str(REPOSITORY), sys.prefix]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *paths], capture_output=True, text=True, cwd=REPOSITORY, timeout=300
-    )
+    command = [sys.executable, "-c", code, sys.base_prefix, str(REPOSITORY), sys.prefix]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, timeout=300)
     assert done.returncode == 0, done
     assert json.loads(done.stdout) == {tier: [] for tier in TIERS}
 
@@ -108,9 +106,8 @@ def as_a_user() -> None:
     wrong = {}
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            stack.callback(
-                subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).kill
-            )
+            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            stack.callback(subprocess.Popen(["sleep", "300"], **quiet).kill)
         names = stack.enter_context(targets(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
         for tier in TIERS:
             attacks = {name: ESCAPES[name].format(**names) for name in prevented(tier)}
@@ -149,9 +146,8 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
 def test_what_is_mounted_in_the_library_is_read_only() -> None:
     inner = f"{os.path.dirname(os.__file__)}/json/__pycache__"
     code = "import os, sys\nfrom marl_verl_sandbox import Sandbox, kernel\n"
-    code += (
-        "proc = os.open('/proc', os.O_PATH)\nkernel.enter(kernel.MOUNTS | (kernel.USER if os.geteuid() else 0), proc)\n"
-    )
+    code += "proc = os.open('/proc', os.O_PATH)\n"
+    code += "kernel.enter(kernel.MOUNTS | (kernel.USER if os.geteuid() else 0), proc)\n"
     code += "kernel.mount('none', '/', None, kernel.RECURSIVE | kernel.PRIVATE)\n"
     code += f"kernel.mount('tmpfs', {inner!r}, 'tmpfs', 0, 'mode=777')\n"
     program = f"try: open({inner + '/x'!r}, 'w')\nexcept OSError as error: print(error.errno)"

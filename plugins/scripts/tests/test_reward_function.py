@@ -121,6 +121,5 @@ def test_a_run_keeps_a_copy_of_its_file(no_models: None, tmp_path: Path, capsys:
     stored: Any = OmegaConf.to_container(OmegaConf.load(run / "config.yaml").marl.task)
     tasks = build(FunctionScored, stored["options"], "marl.task.options")
     assert asyncio.run(judged(tasks, Task("t", "p", {"answer": "4"}), "4")) == (1.0, True)
-    assert "reward/my_reward.py" in {
-        plugin["distribution"] for plugin in json.loads((run / "plugins.json").read_text())
-    }
+    plugins_of_run = json.loads((run / "plugins.json").read_text())
+    assert "reward/my_reward.py" in {plugin["distribution"] for plugin in plugins_of_run}

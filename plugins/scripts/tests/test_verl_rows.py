@@ -41,10 +41,8 @@ def test_rows_are_tasks_of_any_number_of_files(tmp_path: Path, name: str) -> Non
     two = write(tmp_path / f"two-{name}", {**ROW, "extra_info": {"index": 9}}, {**ROW, "extra_info": {"x": 1}})
     tasks = read(one, two)
     assert [task.prompt for task in tasks] == ["2 + 2?"] * 3
-    assert [task.id for task in tasks] == [
-        *("openai/gsm8k-train-3", "openai/gsm8k-9"),
-        f"openai/gsm8k-two-{name.split('.')[0]}-2",
-    ]
+    ids = ["openai/gsm8k-train-3", "openai/gsm8k-9", f"openai/gsm8k-two-{name.split('.')[0]}-2"]
+    assert [task.id for task in tasks] == ids
     assert tasks[0].data == {key: ROW[key] for key in ("data_source", "reward_model", "extra_info")}
     write_tasks(tasks, tmp_path / "copy.jsonl")
     assert read_tasks(tmp_path / "copy.jsonl") == tasks  # as the run's own copy

@@ -151,10 +151,9 @@ def test_a_team_is_added_by_its_keys(tmp_path: Path, place: Path) -> None:
     team = """marl.agents.solver.policy=a marl.agents.verifier.policy=b marl.workflow.name=pair
     marl.algorithm.name=grpo-trajectory-mean marl.policies.a={}
     marl.policies.b={model:{lora_rank:4},actor:{policy_loss:{loss_mode:gspo}}}"""
-    script = "\n".join(
-        line for line in GRPO.splitlines() if not re.search("adv_estimator|parallel|remove_padd|kl_loss|gpus", line)
-    )
-    plan = planned(script, *team.split(), f"marl.plugins=[{tmp_path / 'my_team.py'}]")
+    of_one_policy = "adv_estimator|parallel|remove_padd|kl_loss|gpus"
+    script = [line for line in GRPO.splitlines() if not re.search(of_one_policy, line)]
+    plan = planned("\n".join(script), *team.split(), f"marl.plugins=[{tmp_path / 'my_team.py'}]")
     assert plan.team.agents["verifier"].policy == "b"
     assert plan.team.policies["b"].override["model"] == {"lora_rank": 4}
     assert re.search(r"policy  a: .* ppo-clip,(.|\n)*policy  b: .* gspo \(policy_loss\.loss_mode\),", describe(plan))
@@ -242,16 +241,11 @@ def test_what_changes_nothing_of_what_is_trained_is_dropped_and_listed() -> None
 )
 def test_keys_with_a_counterpart_are_translated(lines: str, wanted: dict[str, Any]) -> None:
     script, _, _ = translate([*lines.split(), "algorithm.adv_estimator=grpo"])
-    usual = recipe("algorithm.adv_estimator=grpo")["marl"]
-    changed = {f"marl.{key}": value for key, value in leaves(script["marl"], usual)}
-    verls = {key: value for key, value in script.items() if key != "marl"}
-    plain = recipe("algorithm.adv_estimator=grpo")
-    passed = dict(leaves(verls, {key: value for key, value in plain.items() if key != "marl"}))
-    assert {**changed, **passed} == wanted
+    assert dict(leaves(script, recipe("algorithm.adv_estimator=grpo"))) == wanted
 
 
 def leaves(section: dict[str, Any], usual: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a `marl` section that are not the usual ones."""
+    """The values of a section that are not the usual ones."""
     for key, value in section.items():
         path = f"{prefix}{key}"
         if isinstance(value, dict) and key not in ("overlong", "filter"):

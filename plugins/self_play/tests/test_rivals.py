@@ -98,10 +98,8 @@ def test_problems_of_a_test_have_two_lengths_and_demonstrations_are_right() -> N
 def test_the_judge_sees_what_was_quoted_and_decides() -> None:
     policy = ScriptedPolicy({"pro": "1 3", "con": "2, 4", "judge": "A"})
     run = check_workflow(MajorityDebateGame(quotes=2), SHOWN, policy)
-    assert [shown(act) for act, _ in run.turns] == [
-        *(f"claim {letter} 1 A 2 B 3 A 4 B 5 A" for letter in "AB"),
-        "A B A B ?",
-    ]
+    claims = [f"claim {letter} 1 A 2 B 3 A 4 B 5 A" for letter in "AB"]
+    assert [shown(act) for act, _ in run.turns] == [*claims, "A B A B ?"]
     assert (run.answer["verdict"], run.invalid) == ("A", {})
     tasks = MajorityDebate(length=5)
     assert tasks.score(SHOWN, run.answer) == {"pro": 1.0, "con": -1.0}
@@ -154,8 +152,7 @@ def test_the_baseline_is_updated_before_it_is_subtracted() -> None:
     b1 = 0.05 * 1.0
     b2 = 0.95 * b1 + 0.05 * -2.0
     b3 = 0.95 * b2 + 0.05 * 1.0
-    first = [1 - b1, -1 + b1, -2 - b2, 2 + b2, -2 - b2]
-    assert advantages(memory, FIRST) == pytest.approx(first, abs=1e-12)
+    assert advantages(memory, FIRST) == pytest.approx([1 - b1, -1 + b1, -2 - b2, 2 + b2, -2 - b2], abs=1e-12)
     assert advantages(memory, SECOND) == pytest.approx([1 - b3, -1 + b3, 1 - b3], abs=1e-12)
     assert memory.values == pytest.approx({"one": b3, "two": -b3}, abs=1e-12)
     assert advantages(AdvantageMemory(RAE), SECOND) == pytest.approx([0.95, -0.95, 0.95], abs=1e-12)

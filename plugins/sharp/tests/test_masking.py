@@ -18,10 +18,9 @@ from marl_verl.episode.errors import Limits
 from marl_verl.tasks import Task, TaskSet
 from tests.loops import completed
 
-MODES: tuple[Mode, ...] = get_args(Mode)
 HOLE = "(hole)"
 
-each_mode = pytest.mark.parametrize("mode", MODES)
+each_mode = pytest.mark.parametrize("mode", get_args(Mode))
 
 
 class Watched(ScriptedContext):
@@ -55,17 +54,15 @@ def hidden(record: ActRecord, who: Masked) -> bool:
     return record.act.agent in who or record.act.key in who
 
 
-def agents_or_acts(data: st.DataObject, episode: Episode) -> Masked:
-    return frozenset(data.draw(st.lists(st.sampled_from([*AGENTS, *(turn.key for turn in episode.turns)]), max_size=3)))
-
-
 @each_mode
 @given(workflow=workflows(), seed=st.integers(0, 99), data=st.data())
 @settings(deadline=None, max_examples=25)
 def test_acts_of_a_masked_run_follow_the_mode(mode: Mode, workflow: Programmed, seed: int, data: st.DataObject) -> None:
     context = Watched(workflow, TASK, talkers(seed), tasks=Hashed(), seed=seed)
     episode = episode_of(context)
-    before, who = encode_journal(episode.journal), agents_or_acts(data, episode)
+    before = encode_journal(episode.journal)
+    agents_or_acts = [*AGENTS, *(turn.key for turn in episode.turns)]
+    who: Masked = frozenset(data.draw(st.lists(st.sampled_from(agents_or_acts), max_size=3)))
     score, tokens = masked(context, episode, who, mode)
     run = context.runs[-1]
     assert score == Hashed().score(TASK, run.answer)
