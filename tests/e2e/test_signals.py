@@ -52,8 +52,8 @@ ASYNC = (
     "marl.algorithm.options.loss=ppo-clip-tis",
 )
 SIGNALS = ("Ctrl-C", "SIGTERM", "SIGHUP")
-PRINTED = ("making tiny models", "starting Ray and loading verl", "starting policies", "first validation")
-"""Phases that the command line prints, before the first checkpoint: the next run is a new one."""
+PRINTED = ("making tiny models", "starting Ray and loading verl", "starting policies")
+"""Phases that the command line prints, before the first checkpoint: the next run is a new one, as after `validating` before step 1."""
 PHASES = {
     "sync": (
         *("sampling", "starting", "computing advantages", "updating", "old_log_probs", "ref_log_prob"),
@@ -129,7 +129,8 @@ def test_a_signal_in_every_phase(tmp_path: Path, mode: str, first: str, monkeypa
     monkeypatch.setenv("MARL_VERL_CACHE", str(tmp_path / "cache"))
     folder, before, failed = tmp_path / "runs" / "signals", left_behind(), list[str]()
     folder.parent.mkdir()
-    phases = [(phase, 2, 2) for phase in (*(PRINTED if mode == "sync" else ()), *PHASES[mode])]
+    phases = [*((phase, 2, 2) for phase in PRINTED), ("validating", 0, 2)] if mode == "sync" else []
+    phases += [(phase, 2, 2) for phase in PHASES[mode]]
     phases += [(phase, 2, 2 + number) for number, phase in enumerate(LAST)]
     for number, (phase, step, steps) in enumerate(phases):
         sent, begun = SIGNALS[(number + SIGNALS.index(first)) % len(SIGNALS)], time.monotonic()
