@@ -53,7 +53,7 @@ ASYNC = (
 )
 SIGNALS = ("Ctrl-C", "SIGTERM", "SIGHUP")
 PRINTED = ("making tiny models", "starting Ray and loading verl", "starting policies")
-"""Phases that the command line prints, before the first checkpoint: the next run is a new one, as after `validating` before step 1."""
+"""Phases that the command line prints, before the first checkpoint: the next run is a new one."""
 PHASES = {
     "sync": (
         *("sampling", "starting", "computing advantages", "updating", "old_log_probs", "ref_log_prob"),
