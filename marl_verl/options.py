@@ -99,10 +99,13 @@ def parts_of(part: Part) -> Iterator[Part]:
 @check
 def check_decorated(cls: type[Part]) -> Iterator[str]:
     """MarlError for a class of parts that is no dataclass, or whose own annotations would be no options."""
-    own, hints = vars(cls), get_type_hints(cls)
-    options = [name for name in own.get("__annotations__", ()) if "ClassVar" not in str(hints[name])]
+    own, inherited = vars(cls), {name for base in cls.__mro__[1:] for name in vars(base).get("__annotations__", ())}
+    inherited -= {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    hints = {name: str(hint) for name, hint in get_type_hints(cls).items() if name in own.get("__annotations__", ())}
+    options = [name for name, hint in hints.items() if "ClassVar" not in hint and name not in inherited]
     if not dataclasses.is_dataclass(cls) or (options and "__dataclass_fields__" not in own):
-        yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): its options are annotated attributes"
+        what = "annotated attributes are options, unless they are ClassVar"
+        yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): {what}"
 
 
 def check_parts(part: Part) -> None:

@@ -110,7 +110,7 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
 
 
 def begin_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run a coroutine in `loop`, of another thread than this one, whose call waits for it."""
+    """Run a coroutine in the event loop of another thread; the call of this thread counts as waiting for it."""
     call: Call | None = getattr(_THREAD, "call", None)
 
     async def awaited() -> T:

@@ -86,7 +86,7 @@ async def assigned(credit: ReplayCredit, context: SamplingContext, episode: Epis
     if credited and not any(credited):
         new = [{*turn.rewards} - old for turn, old in zip(episode.turns, before, strict=True)]
         names = ", ".join(sorted(set().union(*new))) or "none"
-        raise MarlError(f"`assign` of {label} must set component '{credit.component}' of turns, it set {names}")
+        raise MarlError(f"`assign` of {label} must set component '{credit.component}' of turns; it set {names}")
     return tokens
 
 

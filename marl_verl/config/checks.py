@@ -1,5 +1,6 @@
 """Checks of a run before it starts: each function raises MarlError where a check fails. They write no files."""
 
+import copy
 import os
 import re
 import shutil
@@ -74,11 +75,12 @@ def load_tasks(
 def check_tasks(
     tasks: dict[Split, list[Task]], config: DictConfig, task_set: TaskSet, twice: Sequence[Split] = ()
 ) -> Iterator[str]:
-    """MarlError for tasks that cannot be trained on, and for splits of `twice` that no seed determines."""
+    """MarlError for tasks that cannot be trained on; a warning for splits of `twice` that no seed determines."""
     for split in twice:
-        if len({repr(task_set.generate(split, 2, int(config.marl.run.seed))) for _ in range(2)}) > 1:
-            problem = f"`{type(task_set).__name__}.generate` makes different {split} tasks with the same seed"
-            yield f"{problem}: draw random numbers from random.Random(seed)"
+        label, seed = f"`{type(task_set).__name__}.generate`", int(config.marl.run.seed)
+        if len({repr(copy.deepcopy(task_set).generate(split, 2, seed)) for _ in range(2)}) > 1:
+            problem = f"{label} makes different {split} tasks with the same seed"
+            warnings.warn(MarlWarning(f"{problem}: draw random numbers from random.Random(seed)"), stacklevel=2)
     for split, rows in tasks.items():
         if not rows:
             yield f"the task set made no {split} tasks"

@@ -217,17 +217,16 @@ def check_verl(
     """MarlError for an invalid key or value of verl (`settings_of`), or with all keys that no team uses. Those that the
     `stored` config of a run has already are valid: an older version wrote them."""
     settings = settings_of(content, defaults, trained)
+    before: Any = None if stored is None else OmegaConf.to_container(stored)
+    had = settings_of(before, defaults, trained) if before else []
     for key, name, value in settings:
         if isinstance(value, str) and "${" in value and key in ALLOWED:
             with user_error(f"'{name}' cannot be resolved", OmegaConfBaseException):
                 resolved = OmegaConf.select(config, name)
             plain = OmegaConf.to_container(resolved) if OmegaConf.is_config(resolved) else resolved
             check_type(plain, ALLOWED[key], name)
-    unused = [
-        f"{name}={shown(value)} ({why})"
-        for key, name, value in settings
-        if (why := verdict(key)) != PASS and (stored is None or OmegaConf.select(stored, name) != value)
-    ]
+    new = (setting for setting in settings if setting not in had)
+    unused = [f"{name}={shown(value)} ({why})" for key, name, value in new if (why := verdict(key)) != PASS]
     if unused:
         more = f" and {len(unused) - MOST} more" if len(unused) > MOST else ""
         raise MarlError(f"a team has no use for {', '.join(unused[:MOST])}{more}: remove them, see {PAGE}")

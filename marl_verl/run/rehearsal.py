@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -21,15 +23,7 @@ from marl_verl.episode import Act, Action, Run, Workflow, WorkflowError
 from marl_verl.episode.errors import Limits, UnknownAgentError, all_awaited
 from marl_verl.episode.journal import CallError
 from marl_verl.episode.messages import as_observation
-from marl_verl.errors import (
-    MarlError,
-    MarlWarning,
-    after_notes,
-    format_error,
-    raised_at,
-    shown,
-    user_error,
-)
+from marl_verl.errors import MarlError, MarlWarning, after_notes, format_error, raised_at, shown, user_error
 from marl_verl.models.sources import ModelToMake
 from marl_verl.tasks import Split, Task, TaskSet
 from marl_verl.tasks.base import observation
@@ -39,7 +33,7 @@ from marl_verl.threads import TimeUp, time_limit, without_breakpoints
 SECONDS = 20.0
 MESSAGES = ("messages", "input")  # keys of a request that may depend on the actions
 TRIED = 8  # tasks of a split that are rehearsed before all are taken for wrong
-BUGS = (NameError, AttributeError, TypeError, ImportError, NotImplementedError)
+NO_ATTRIBUTE = re.compile(r"^module '|'(Action|Agent|Episode|Task|Team|Turn)' object has no attribute")
 
 Moves = tuple[tuple[Act, ...], ...]
 
@@ -48,15 +42,16 @@ class Unjudged(MarlError):
     """The score or a role reward refuses a task with a MarlError."""
 
 
-class CodeError(MarlError):
-    """Code of users raised an error that no text of an action explains (`is_bug`)."""
-
-
 def is_bug(error: BaseException | None) -> bool:
-    """Whether no text of an action explains an error of code of users: one about None may be of a search in it."""
+    """Whether an error of code of users does not depend on actions: an unknown name or module, or attribute of an
+    object of marl-verl. A name may be one that a program in an action defines: its file is `<string>`."""
     while isinstance(error, WorkflowError | CallError | BaseExceptionGroup):
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
-    return isinstance(error, BUGS) and "None" not in str(error)
+    if isinstance(error, AttributeError):
+        return NO_ATTRIBUTE.search(str(error)) is not None
+    if not isinstance(error, NameError | ImportError) or isinstance(error, UnboundLocalError):
+        return False
+    return "(<string>" not in raised_at(error)
 
 
 @functools.cache
@@ -66,19 +61,17 @@ def _warn(problem: str) -> None:
 
 
 class Rehearsal(SamplingContext):
-    """A context in which every action has the same text."""
-
-    text = ""
+    """A context in which every action is empty."""
 
     async def act(self, act: Act, session: int, candidate: Candidate = 0, agent: str | None = None) -> Action:
-        return Action(text=self.text)
+        return Action(text="")
 
     def seed(self, session: int) -> int:
         return 0
 
     async def judge(self, run: Run, credits: Iterable[ReplayCredit]) -> None:
         """Score the end of a run and its turns, and credit them. If code of users raises, which may need real actions:
-        a MarlWarning, or a CodeError."""
+        a MarlWarning; MarlError where `is_bug`."""
         try:
             episode = await self.finish(run, 0)
             for credit in credits:
@@ -86,11 +79,11 @@ class Rehearsal(SamplingContext):
         except (AttemptFailed, WorkflowError):  # a replay of a credit: the workflow may reject such actions
             pass
         except MarlError as error:
-            raise Unjudged(f"{after_notes(error, str(error))} (the text of all actions: {self.text!r})") from error
+            raise Unjudged(f"{after_notes(error, str(error))} (with empty actions)") from error
         except Exception as error:
             problem = after_notes(error, format_error(error)) + raised_at(error)
             if is_bug(error):
-                raise CodeError(f"{self.label}, scoring: {problem}") from error
+                raise MarlError(f"{self.label}, scoring: {problem}") from error
             _warn(f"scoring, in a rehearsal: {problem}")
 
 
@@ -126,7 +119,7 @@ def rehearse(
     algorithm: Algorithm | None = None,
 ) -> Moves:
     """Run the workflow with empty actions and return the acts of each move. With a task set, try score, role rewards
-    and credits on its end. After a CodeError, all once more with actions "1": raised for both texts, it is of none.
+    and credits on its end.
 
     MarlError for an error that does not depend on the actions, such as a client's request that is refused, and
     `Unjudged`. A workflow of external processes is not rehearsed.
@@ -139,17 +132,9 @@ def rehearse(
     parts = chosen.advantage.score_parts()
     task_context = TaskContext(workflow, task_set or TaskSet(), team.agents, rewards, limits=limits, parts=parts)
     context = Rehearsal(task_context, task, task.id)
-    credits = None if task_set is None else chosen.replay_credits
-    with contextlib.suppress(CodeError):
-        return _played(context, credits)
-    context.text = "1"
-    return _played(context, credits)
-
-
-def _played(context: Rehearsal, credits: Sequence[ReplayCredit] | None) -> Moves:
-    """The moves of an episode in a context, which is judged unless `credits` is None."""
+    _check_signatures(task_context)
     moves: list[tuple[Act, ...]] = []
-    run, code = context.start(0), getattr(inspect.unwrap(type(context.task_context.workflow).run), "__code__", None)
+    run, code = context.start(0), getattr(inspect.unwrap(type(workflow).run), "__code__", None)
     place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code else ""
 
     async def play() -> None:
@@ -161,8 +146,8 @@ def _played(context: Rehearsal, credits: Sequence[ReplayCredit] | None) -> Moves
             if isinstance(run.answer, Action):
                 problem = "answers with an Action, which cannot be scored: return action.text"
                 raise MarlError(f"{context.label} {problem}{place}")
-            if credits is not None:
-                await context.judge(run, credits)
+            if task_set is not None:
+                await context.judge(run, chosen.replay_credits)
 
     try:
         # an endless loop would block `wait_for`
@@ -175,15 +160,26 @@ def _played(context: Rehearsal, credits: Sequence[ReplayCredit] | None) -> Moves
         if not moves or isinstance(error, UnknownAgentError):
             raise
         if is_bug(error):
-            raise CodeError(str(error)) from error
-        if error.__cause__ is None:  # a `return` is missing, or it found no answer
-            _warn(f"in a rehearsal, {error}{place}")
+            raise MarlError(str(error)) from error
+        if error.__cause__ is None or isinstance(error.__cause__, TypeError):  # None: no `return`, or no answer found
+            _warn(f"in a rehearsal, {error}{place if error.__cause__ is None else ''}")
     except (TimeUp, TimeoutError) as error:
         if not moves or isinstance(error, TimeUp):
             seconds = 2 * SECONDS if isinstance(error, TimeUp) else SECONDS
             problem = f"{context.label} ran {seconds:.0f} s without an effect{error}"
             raise MarlError(f"{problem}; it may not terminate") from error
     return tuple(moves)
+
+
+def _check_signatures(task_context: TaskContext) -> None:
+    """MarlError where a score or a role reward cannot be called."""
+    functions: dict[str, tuple[Callable[..., Any], int]] = {"score": (task_context.tasks.score, 2)}
+    for agent in task_context.agents.values():
+        if agent.reward:
+            functions[f"role reward '{agent.reward}' of agent '{agent.name}'"] = task_context.rewards[agent.reward], 3
+    for label, (function, count) in functions.items():
+        with user_error(label, TypeError), contextlib.suppress(ValueError):  # ValueError: it has no signature
+            inspect.signature(function).bind(*range(count))
 
 
 def drop_overlong(

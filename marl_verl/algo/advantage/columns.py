@@ -79,7 +79,7 @@ def token_arrays(values: Sequence[Any]) -> TokenArray:
     arrays = np.empty(len(values), dtype=np.object_)
     for row, numbers in enumerate(values):
         arrays[row] = np.array([] if numbers is None else numbers, dtype=np.float64, ndmin=1)
-        arrays[row].flags.writeable = False
+        read_only(arrays[row])
     return arrays
 
 

@@ -111,6 +111,8 @@ def compare(
         spread: ids [S] of other groups for sigma, which is then the spread of value - b in these groups.
     """
 
+    value, group = value.view(), group.view()  # which parts must not change
+
     def within(group: IntArray) -> tuple[FloatArray, FloatArray]:
         read_only(value, group)
         b = numbers_of(baseline.compute(value, group), len(value), baseline.described)

@@ -34,6 +34,7 @@ from marl_verl.errors import check
 from marl_verl.team import PolicyConfig
 
 WEIGHTS = "rollout_is_weights"
+SKIPPED = 3
 NO_TEACHER = {"distillation_use_topk": False, "distillation_only": False}
 
 
@@ -63,6 +64,7 @@ class LearningPolicy(TrainingWorkers, Runtime):
         self._correction = section.algorithm.rollout_correction
         self.sleeps = bool(self._arr.rollout.free_cache_engine)  # whether servers sleep while it updates
         self._reference = bool(self._arr.actor.use_kl_loss)
+        self._skipped = 0  # steps in a row in which verl skipped every update
         self.teaching = policy.teacher.teaching(self) if policy.teacher else None
         self._shares = (not self.teaching or self.teaching.shares) and separate_reason(config, self._arr.actor) is None
         mode = str(self._arr.actor.policy_loss.loss_mode)
@@ -178,13 +180,14 @@ class LearningPolicy(TrainingWorkers, Runtime):
 
     @check
     def _check_norms(self, norms: Sequence[float]) -> Iterator[str]:
-        """MarlError if verl skipped every update: no gradient was finite. In float16 it lowers a loss scale instead."""
-        if np.isfinite(norms).any():
-            return
+        """MarlError if verl skipped every update of `SKIPPED` steps in a row: no gradient was finite. In float16 it
+        lowers a loss scale instead."""
         precision = self._arr.actor.fsdp_config.get("mixed_precision") or {}
-        if not PrecisionType.is_fp16(precision.get("param_dtype")):
+        skipped = not (np.isfinite(norms).any() or PrecisionType.is_fp16(precision.get("param_dtype")))
+        self._skipped = skipped * (self._skipped + 1)
+        if self._skipped == SKIPPED:
             loss, _ = loss_of(team_of(self.config), self.name)
-            problem = f"the gradient of loss '{loss}' was not finite ({norms[0]}) in any update of the step"
+            problem = f"the gradient of loss '{loss}' was not finite ({norms[0]}) in any update of {SKIPPED} steps"
             yield f"policy '{self.name}': {problem}: it learnt nothing"
 
     def _log_probs(

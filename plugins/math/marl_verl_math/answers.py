@@ -6,7 +6,7 @@ _BOX = re.compile(r"\\f?boxed(?:\s*(?P<brace>\{)|(?![a-zA-Z])\s*)")
 _FORMULA = re.compile(r"[^$\n]*?(?=\$|\\\)|\\\]|\n|$)")
 _WORD = re.compile(r"[-+]?[\d.\\(][^\s$]*")
 _PLAIN = r"(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
-_ARGUMENT = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+_ARGUMENT = r"\{(?:[-+*/.(){}\d\s]|\\?sqrt|\\?pi|π|√)+?\}"
 _PI = r"(?:\\?pi(?![a-zA-Z])|π)"
 _FACTOR = (
     rf"(?:\\[dt]?frac(?:{_ARGUMENT}{_ARGUMENT}|\d\d)"

@@ -26,7 +26,7 @@ _DECIMAL_GROUPS = re.compile(rf"(?<=\.)\d{{3}}(?:{_SPACE}\d{{3}})*{_SPACE}\d{{1,
 _NOT_DIGITS = re.compile(r"\D+")
 _DECIMAL_COMMA = re.compile(r"(?<![\d.,])(\d+)\{,\}(\d+)(?!\d)")
 _EXPONENT = re.compile(r"(?<![\w.])(\d+\.?\d*|\.\d+)[eE]([+-]?\d+)(?!\w)")
-_ROOT, _PI = re.compile(r"√\(?(\d+)\)?"), re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])")
+_ROOT, _PI = re.compile(r"√(?:\((\d+)\)|(\d+))"), re.compile(r"(?<![a-zA-Z\\])pi(?![a-zA-Z])")
 _MIXED = re.compile(
     rf"(?<![\w.,^)}}\]/])(\d+)(?:{_SPACE}*\\[dtc]?frac\s*(?:\{{\s*(\d+)\s*\}}\s*\{{\s*(\d+)\s*\}}|(\d)\s*(\d))"
     rf"|{_SPACE}+(\d+)\s*/\s*(\d+)(?![\w/^]))"
@@ -106,7 +106,7 @@ def plain(text: str) -> str:
     text = _GROUPS.sub(lambda match: match[1] + _NOT_DIGITS.sub("", match[2]), text)
     text = _DECIMAL_GROUPS.sub(lambda match: _NOT_DIGITS.sub("", match[0]), text)
     text = _DECIMAL_COMMA.sub(r"\1.\2", text)
-    text = _PI.sub(r"\\pi ", _ROOT.sub(r"\\sqrt{\1}", text))
+    text = _PI.sub(r"\\pi ", _ROOT.sub(r"\\sqrt{\1\2}", text))
     text = _EXPONENT.sub(r"\1\\cdot 10^{\2}", text)
     return _MIXED.sub(_sum, text)
 

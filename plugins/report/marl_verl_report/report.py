@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
     tasks = "tasks of each step whose episodes are included (default: %(default)s)"
-    parser.add_argument("--tasks", type=at_least(1), default=8, metavar="N", help=tasks)
+    parser.add_argument("--tasks", type=at_least(0), default=8, metavar="N", help=tasks)
     serve = "serve the page of one run on this machine, as `marl-verl watch` does: there acts can be edited"
     parser.add_argument("--serve", action="store_true", help=serve)
     parser.add_argument("--port", type=at_least(0), default=0, metavar="N", help="of --serve (default: a free one)")
