@@ -22,10 +22,14 @@ from marl_verl.config.stored import team_of
 pytestmark = pytest.mark.slow
 
 RECIPE = """
+defaults: [marl_trainer, _self_]
+data: {train_batch_size: 8}
+marl:
+  task: {name: inventory}
+  workflow: {name: inventory}
   algorithm: {name: ippo}
   agents: {holder: {policy: one}, asker: {policy: one}}
   policies: {one: {}}
-data: {train_batch_size: 8}
 """
 SETTINGS = (
     # SGD with learning rate 1: a step is the gradient

@@ -182,10 +182,11 @@ class LearningPolicy(TrainingWorkers, Runtime):
     def _check_norms(self, norms: Sequence[float]) -> Iterator[str]:
         """MarlError if verl skipped every update of `SKIPPED` steps in a row: no gradient was finite. In float16 it
         lowers a loss scale instead."""
+        self._skipped = 0 if np.isfinite(norms).any() else self._skipped + 1
+        if self._skipped < SKIPPED:
+            return
         precision = self._arr.actor.fsdp_config.get("mixed_precision") or {}
-        skipped = not (np.isfinite(norms).any() or PrecisionType.is_fp16(precision.get("param_dtype")))
-        self._skipped = skipped * (self._skipped + 1)
-        if self._skipped == SKIPPED:
+        if not PrecisionType.is_fp16(precision.get("param_dtype")):
             loss, _ = loss_of(team_of(self.config), self.name)
             problem = f"the gradient of loss '{loss}' was not finite ({norms[0]}) in any update of {SKIPPED} steps"
             yield f"policy '{self.name}': {problem}: it learnt nothing"
