@@ -32,7 +32,7 @@ class Call:
     """An awaited call of `call_in_thread`."""
 
     begun: float  # when it began, or went on
-    waits: bool = False  # for `begin_in`; of several coroutines, until the first has ended
+    waits: bool = False  # for the event loop, in `result_in`
 
 
 _CALLS: list[Call] = []
@@ -109,8 +109,8 @@ async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> An
         _CALLS.remove(call)
 
 
-def begin_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run a coroutine in the event loop of another thread; the call of this thread counts as waiting for it."""
+def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that runs in `loop`, for which a thread waits, and with it the thread's call."""
     call: Call | None = getattr(_THREAD, "call", None)
 
     async def awaited() -> T:
@@ -122,13 +122,8 @@ def begin_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> F
         finally:
             call.begun, call.waits = time.monotonic(), False
 
-    return asyncio.run_coroutine_threadsafe(awaited(), loop)
-
-
-def result_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `begin_in`."""
     try:
-        return begin_in(loop, work).result()
+        return asyncio.run_coroutine_threadsafe(awaited(), loop).result()
     except CancelledError as error:  # the run has ended: no `except Exception` of a framework may go on
         raise asyncio.CancelledError from error
 

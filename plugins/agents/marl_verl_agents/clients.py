@@ -22,7 +22,7 @@ from marl_verl.episode.errors import WorkflowError
 from marl_verl.episode.lanes import parallel_slot
 from marl_verl.episode.turn import Action
 from marl_verl.errors import nearest
-from marl_verl.threads import begin_in, result_in
+from marl_verl.threads import result_in
 from marl_verl_agents import anthropic_messages, chat_completions, responses
 from marl_verl_agents.chat_completions import Request, RequestError, parse, server_sent
 from marl_verl_agents.conversations import as_sampled, continued
@@ -106,7 +106,7 @@ class TeamTransport(contextlib.nullcontext[None]):
         slot, body = self._lane(), await request.aread()
         work = self.answer(request.method, request.url.path, body, slot)
         if asyncio.get_running_loop() is not self._loop:
-            return _response(request, *await asyncio.wrap_future(begin_in(self._loop, work)))
+            return _response(request, *await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop)))
         return _response(request, *await work)
 
     def handle_request(self, request: "httpx.Request") -> "httpx.Response":

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from marl_verl.threads import begin_in, call_in_thread, perform, result_in
+from marl_verl.threads import call_in_thread, perform, result_in
 
 WORDS = [f"w{n}" for n in range(40)]
 SIZES = {
@@ -168,10 +168,7 @@ def test_what_is_computed_together_does_not_depend_on_how_long_calls_take(model:
             for _ in range(2):
                 time.sleep(delays[-n])
                 completion = result_in(loop, asked(server, n))
-            return asyncio.run(in_own_loop(server, n)) or completion
-
-        async def in_own_loop(server: LocalServer, n: int) -> None:
-            await asyncio.gather(*(asyncio.wrap_future(begin_in(loop, asked(server, n))) for _ in range(2)))
+            return completion
 
         return await asyncio.gather(*map(episode, range(len(delays))))
 
