@@ -104,8 +104,8 @@ def check_decorated(cls: type[Part]) -> Iterator[str]:
     hints = {name: str(hint) for name, hint in get_type_hints(cls).items() if name in own.get("__annotations__", ())}
     options = [name for name, hint in hints.items() if "ClassVar" not in hint and name not in inherited]
     if not dataclasses.is_dataclass(cls) or (options and "__dataclass_fields__" not in own):
-        what = "annotated attributes are options, unless they are ClassVar"
-        yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): {what}"
+        rule = "annotated attributes are options, unless they are ClassVar"
+        yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): {rule}"
 
 
 def check_parts(part: Part) -> None:

@@ -15,7 +15,7 @@ def wait_until(condition: Callable[[], object], seconds: float = 30.0, what: obj
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody has waited for does not."""
+    """Whether a process runs. A zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -13,13 +13,13 @@ from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.algo.sampling import Failure, Sample, SamplingContext, attempt, gather_all
 from marl_verl.algo.sampling.sampler import ColumnFunction
 from marl_verl.episode import Episode
-from marl_verl.episode.communication import COSTS
+from marl_verl.episode.communication import AMOUNTS
 from marl_verl.errors import MarlError, check_returned, noted
 from marl_verl.options import Part
 
 __all__ = ["ReplayCredit", "TableCredit"]
 
-TAKEN = ("team", "role", "tool", *COSTS)
+TAKEN = ("team", "role", *AMOUNTS)
 """Components that are set while sampling; a credit must not have one of these names."""
 
 

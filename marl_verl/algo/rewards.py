@@ -10,7 +10,7 @@ import numpy as np
 from marl_verl.algo.advantage.columns import FloatArray
 from marl_verl.algo.advantage.rows import RowTable
 from marl_verl.episode import Episode, Turn
-from marl_verl.episode.communication import COSTS
+from marl_verl.episode.communication import AMOUNTS
 from marl_verl.errors import MarlError, shown
 from marl_verl.options import Part, check_type
 from marl_verl.tasks import Task, quick
@@ -30,7 +30,7 @@ class RewardMix(Part):
         return frozenset(("team", *role, *self.required()))
 
     def required(self) -> tuple[str, ...]:
-        """Components that are computed only if a mix requires them: "tool", and those of `COSTS`."""
+        """Components that are computed only if a mix requires them: `AMOUNTS`."""
         return ()
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Mix(RewardMix):
         object.__setattr__(self, "weights", chosen)
 
     def required(self) -> tuple[str, ...]:
-        return tuple(name for name in ("tool", *COSTS) if name in (self.weights or ()))
+        return tuple(name for name in AMOUNTS if name in (self.weights or ()))
 
     def compute(self, table: RowTable) -> FloatArray:
         reward = np.zeros(len(table))

@@ -26,7 +26,7 @@ from marl_verl.algo.advantage.columns import (
     token_arrays,
 )
 from marl_verl.episode.codec import decode
-from marl_verl.episode.communication import COSTS
+from marl_verl.episode.communication import AMOUNTS
 from marl_verl.episode.turn import DIFFERS_AT, Turn, role_of
 from marl_verl.errors import MarlError, check_known
 from marl_verl.options import Names
@@ -257,7 +257,7 @@ class RowTable:
         team = np.where(recorded, np.where(counts, self.team_reward, 0.0), self.rewards.get("team", 0.0))
         present = recorded | self.present.get("team", False)
         rewards, has = {**self.rewards, "team": team}, {**self.present, "team": present}
-        rewards |= {name: np.where(counts, rewards[name], 0.0) for name in (*COSTS, "tool") if name in rewards}
+        rewards |= {name: np.where(counts, rewards[name], 0.0) for name in AMOUNTS if name in rewards}
         return replace(self, rewards=rewards, present=has, team_reward=np.full(len(self), np.nan))
 
     def with_component(self, name: str, values: FloatArray) -> "RowTable":

@@ -100,8 +100,8 @@ def test_moves_are_the_last_list_of_an_answer(text: str, line: str) -> None:
     ],
 )
 def test_moves_of_a_program_are_a_printed_list(output: str, path: str, other: str) -> None:
-    found = [printed("p", "plans", output, game_of(CORRIDOR).move, only) for only in (True, False)]
-    assert [str(line) for line in found] == [f"p plans {path}", f"p plans {other}"]
+    moves = [printed("p", "plans", output, game_of(CORRIDOR).move, only) for only in (True, False)]
+    assert [str(move) for move in moves] == [f"p plans {path}", f"p plans {other}"]
 
 
 MOVES: dict[str, tuple[Task, list[str]]] = {

@@ -36,8 +36,8 @@ def test_every_generator_is_a_task_set() -> None:
     made("chain_sum")  # which removes the unsafe ones
     for name in sorted(DATASETS):
         tasks = made(name)
-        found = tasks.generate("train", 2, 0)
-        for task in found:
+        generated = tasks.generate("train", 2, 0)
+        for task in generated:
             stored = Task(**json.loads(json.dumps({"id": task.id, "prompt": task.prompt, "data": task.data})))
             entry = ast.literal_eval(stored.data["entry"])
             assert task.prompt.startswith(entry["question"])
@@ -47,7 +47,7 @@ def test_every_generator_is_a_task_set() -> None:
             for bad in ("", "no idea", "[[1, 2], [3", "9" * 400):
                 assert 0.0 <= tasks.score(stored, bad) <= (1.0 if name in LENIENT else 0.99)
         if name not in BY_THE_CLOCK:
-            assert made(name).generate("train", 2, 0) == found
+            assert made(name).generate("train", 2, 0) == generated
 
 
 @pytest.mark.parametrize("name", ["chain_sum", "word_sorting", "maze", "family_relationships", "countdown"])

@@ -256,16 +256,16 @@ def test_it_goes_deep_where_refining_helps_and_wide_where_it_does_not(strategy: 
 
 def test_another_agent_takes_an_act_with_its_own_policy_and_the_journal_replays() -> None:
     replies = {agent: by_node([f"{agent}{n} {n / 16}" for n in range(16)]) for agent in ("a", "b")}
-    found = sample(refining(replies, rounds=2), 16, arms=["b", "a"])
-    taken = [turn for turn in found.turns if turn.agent == "b"]
+    tree = sample(refining(replies, rounds=2), 16, arms=["b", "a"])
+    taken = [turn for turn in tree.turns if turn.agent == "b"]
     assert taken
     assert len(taken) < 16
-    for turn in found.turns:
+    for turn in tree.turns:
         assert turn.policy == turn.agent
         assert turn.action.text.startswith(turn.agent)
         assert turn.called == (None if turn.agent == "a" else "a")
         assert turn.key == ("a", str(turn.turn))
-    finished = [each for each in found.episodes if each.finished and any(turn.called for turn in each.turns)]
+    finished = [episode for episode in tree.episodes if episode.finished and any(turn.called for turn in episode.turns)]
     assert finished
     for episode in finished:
         again = asyncio.run(replay(Refine(2), QUESTION, ("a", "b"), episode.journal))
