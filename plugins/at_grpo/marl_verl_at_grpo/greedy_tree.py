@@ -30,7 +30,7 @@ from marl_verl.algo.sampling import (
     root,
     settled,
 )
-from marl_verl.episode import Act, Turn
+from marl_verl.episode import Turn
 from marl_verl.options import Count
 
 
@@ -58,7 +58,13 @@ class GreedyTree(Sampler):
             return Sample(failures=[start] * self.candidates)  # none of the first act's candidates could be sampled
         state, number, waiting, off_path = start, 0, list(start.acts), list[Turn]()
         while waiting:  # the acts that the run is blocked on, in the order in which it reached them
-            grown = await self._candidates(context, state, waiting[0], number)
+            where, most, value = (context, state, waiting[0], SESSION), self.candidates, self.partial_value
+            parent = state.turn.node if number else None
+            work = [
+                expand(*where, f"{number}-{k}", index=number * most + k, parent=parent, partial_value=value)
+                for k in range(most)
+            ]
+            grown = await gather_all(attempt(context, SESSION, child) for child in work)
             sample.failures += [child for child in grown if isinstance(child, Failure)]
             states = [child for child in grown if isinstance(child, State)]
             if not states:
@@ -78,12 +84,3 @@ class GreedyTree(Sampler):
             sample.episodes.append(leaf_episode(state, off_path))
         sample.count_transitions()
         return sample
-
-    async def _candidates(self, context: SamplingContext, state: State, act: Act, number: int) -> list[State | Failure]:
-        parent, value, most = state.turn.node if number else None, self.partial_value, self.candidates
-        where = (context, state, act, SESSION)
-        grown = [
-            expand(*where, f"{number}-{k}", index=number * most + k, parent=parent, partial_value=value)
-            for k in range(most)
-        ]
-        return await gather_all(attempt(context, SESSION, child) for child in grown)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from marl_verl.algo.advantage.columns import FloatArray, IntArray, combine, deepest_first
+from marl_verl.algo.advantage.columns import FloatArray, combine, deepest_first
 from marl_verl.algo.advantage.compare import LeaveOneOut, Mean, Scale, Unbiased, compare
 from marl_verl.algo.advantage.rows import SIBLINGS, TASK, Group, RowTable, group_ids
 from marl_verl.algo.credit import TableCredit
@@ -25,7 +25,6 @@ class C3(TableCredit):
     the sum of components; to use it as the advantage, set baseline "none".
     """
 
-    name: ClassVar[str] = "c3"
     one_side: ClassVar[str | None] = "it gives a turn the team rewards of the turns after it, of all agents"
     needs_tree: ClassVar[str | None] = "it compares siblings in a tree, and these turns have no siblings"
     of: str = "team"
@@ -50,12 +49,12 @@ class C3(TableCredit):
 
 @dataclass(frozen=True)
 class StepGroups(TableCredit):
-    """credit = S - mean of S over rows with the same observation (or that over std + eps); S as in `step_returns`.
+    """credit = S - mean of S over rows with the same observation (or that over std + eps).
 
-    Source: GiGPO, arXiv 2505.10978, equations 6 to 8.
+    S_t = sum_{k >= t} gamma^(k - t) step_k over the session's turns; a turn of several agents counts once. Source:
+    GiGPO, arXiv 2505.10978, equations 6 to 8.
     """
 
-    name: ClassVar[str] = "step-groups"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     no_tree: ClassVar[str | None] = "it sums the turns of a session, and turns of a tree have siblings"
     step: str = "step"  # component with the reward of the environment's step
@@ -70,22 +69,15 @@ class StepGroups(TableCredit):
         return (self.step,)
 
     def compute(self, table: RowTable) -> FloatArray:
-        value = step_returns(table, self.step, self.gamma)
-        std = self.std if self.mode == "mean_std_norm" else None
-        same = same_observation(table, self.group)
-        baseline, scale = compare(value, same, Mean(), std, self.eps, self.singleton)
+        value, baseline, scale = self.compared(table)
         return (value - baseline) / scale
 
-
-def step_returns(table: RowTable, step: str, gamma: float) -> FloatArray:
-    """[n] S_t = sum_{k >= t} gamma^(k - t) step_k over the session's turns; a turn of several agents counts once."""
-    return sum_joint_turns(table, table.component(step), gamma, "one turn of the environment")
-
-
-def same_observation(table: RowTable, group: tuple[str, ...]) -> IntArray:
-    """[n] ids of rows that share group and observation. MarlError if a row has no observation."""
-    table.check(table.obs.codes >= 0, "has no 'obs', the id of its observation, which step groups need")
-    return group_ids(table, (*group, "obs"))
+    def compared(self, table: RowTable) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """S, its baseline and its scale, each [n]. MarlError if a row has no observation."""
+        value = sum_joint_turns(table, table.component(self.step), self.gamma, "one turn of the environment")
+        table.check(table.obs.codes >= 0, "has no 'obs', the id of its observation, which step groups need")
+        std = self.std if self.mode == "mean_std_norm" else None
+        return value, *compare(value, group_ids(table, (*self.group, "obs")), Mean(), std, self.eps, self.singleton)
 
 
 @dataclass(frozen=True)

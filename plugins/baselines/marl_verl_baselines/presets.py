@@ -15,7 +15,7 @@ from marl_verl.algo.algorithms import Algorithm, PlainRows, in_groups, rewards_o
 from marl_verl.algo.credit import TAKEN
 from marl_verl.errors import MarlError
 from marl_verl.options import Share, Small
-from marl_verl_baselines.credits import Mode, same_observation, step_returns
+from marl_verl_baselines.credits import Mode, StepGroups
 from marl_verl_baselines.returns import GAE
 
 GRPO_TRAJECTORY_MEAN = Algorithm(advantage=Advantage(sample="session_mean", group=TASK, singleton="raw"))
@@ -88,8 +88,6 @@ class Greedy(Estimator):
     Source: ReMax, arXiv 2310.10505, verl's `compute_remax_outcome_advantage`.
     """
 
-    name: ClassVar[str] = "greedy"
-
     def incompatibility(self, rows: Rows) -> str | None:
         return None if rows.greedy else "it needs a greedy episode of each task: use sampler 'greedy-baseline'"
 
@@ -116,7 +114,6 @@ class Decoupled(Estimator):
     `compute_gdpo_outcome_advantage`.
     """
 
-    name: ClassVar[str] = "decoupled"
     no_tree: ClassVar[str | None] = "its components are those of whole episodes, and a tree is a single session"
     keys: tuple[str, ...] = ("team",)  # others than `team`, `role` and those of `Mix` are parts of the task's score
     key_weights: tuple[float, ...] | None = None  # w, one per key; None: all are 1
@@ -178,7 +175,6 @@ class GroupInGroup(Estimator):
     the two levels, each in units of its scale, so that scale is 1. Source: GiGPO, arXiv 2505.10978, equations 3 to 9.
     """
 
-    name: ClassVar[str] = "group-in-group"
     one_side: ClassVar[str | None] = "it sums the steps of all agents"
     no_tree: ClassVar[str | None] = "it compares sessions, and a tree is a single session"
     group: Group = TASK
@@ -204,8 +200,8 @@ class GroupInGroup(Estimator):
         episode = group_mean(reward, sample)
         std = self.std if self.mode == "mean_std_norm" else None
         upper, upper_scale = compare(episode, group[first], Mean(), std, self.eps, self.episode_singleton)
-        steps, same = step_returns(table, self.step, self.gamma), same_observation(table, columns)
-        lower, lower_scale = compare(steps, same, Mean(), std, self.eps, self.step_singleton)
+        options = self.step, self.gamma, columns, self.mode, self.std, self.eps, self.step_singleton
+        steps, lower, lower_scale = StepGroups(*options).compared(table)
         ret = (episode / upper_scale)[sample] + self.step_w * steps / lower_scale
         baseline = (upper / upper_scale)[sample] + self.step_w * lower / lower_scale
         stages = [
@@ -238,8 +234,6 @@ def _step_return(row: Mapping[str, Any], rows: PlainRows, gamma: float) -> float
     return float(sum(gamma ** (turn - row["turn"]) * reward for turn, reward in later.items()))
 
 
-REFERENCES: Mapping[str, Callable[..., list[float]]] = {
-    **{"grpo-trajectory-mean": grpo_trajectory_mean, "reinforce++": reinforce_pp},
-    **{"ippo": ippo, "mappo": ippo},  # the values are of another critic
-    **{"remax": remax, "gdpo": gdpo, "gigpo": gigpo},
-}
+REFERENCES: dict[str, Callable[..., list[float]]] = {"ippo": ippo, "mappo": ippo}  # with values of another critic
+REFERENCES |= {"grpo-trajectory-mean": grpo_trajectory_mean, "reinforce++": reinforce_pp}
+REFERENCES |= {"remax": remax, "gdpo": gdpo, "gigpo": gigpo}

@@ -68,7 +68,6 @@ class GAE(Discounted):
     Source: Schulman et al. 2016 (arXiv 1506.02438, equations 11 to 16); joint observation: MAPPO, arXiv 2103.01955.
     """
 
-    name: ClassVar[str] = "gae"
     lam: Share = 0.95
     critic: Scope = "policy"  # a critic per policy, of the agent's observation; "team": one of the joint observation
 

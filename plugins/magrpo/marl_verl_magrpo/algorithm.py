@@ -1,8 +1,7 @@
 """MAGRPO (arXiv 2508.04652): agents that act simultaneously, one joint reward, returns over turns."""
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -59,7 +58,7 @@ class JointAdvantage(GroupEstimator):
     def incompatibility(self, rows: Rows) -> str | None:
         if rows.crossed and self.joint_mode != "cross":
             return "a row belongs to several nodes: set joint_mode to 'cross'"
-        return super().incompatibility(dataclasses.replace(rows, crossed=False))
+        return super().incompatibility(replace(rows, crossed=False))
 
     def compute(self, table: RowTable, reward: FloatArray) -> AdvantageResult:
         if self.joint_mode == "aligned" and table.tree.crossed:
@@ -83,7 +82,7 @@ Compared: the same agent's actions in the sibling joint actions of one state, by
 std, no clip: the loss is REINFORCE, summed over a row's tokens, averaged over rows. Source: MAGRPO, arXiv 2508.04652.
 """
 
-MAGRPO_SESSIONS = dataclasses.replace(MAGRPO, sampler="independent", advantage=JointAdvantage())
+MAGRPO_SESSIONS = replace(MAGRPO, sampler="independent", advantage=JointAdvantage())
 """A = R - mean_g R, R_t = sum of the joint rewards from turn t on, g = rows of the same task, turn and agent.
 
 Compared: the same agent's actions at the same turn of the other episodes, by the team's return from there on. MAGRPO

@@ -49,7 +49,7 @@ from marl_verl.algo.sampling import (
     scored,
     transition,
 )
-from marl_verl.episode import Act, Run
+from marl_verl.episode import Run
 from marl_verl.options import Count, Positive
 
 Asked = asyncio.Task[Action | Failure]
@@ -64,6 +64,9 @@ class Joint:
     path: tuple[int, ...]  # numbers of the joint actions from the root to this node
     state: State  # with the turns of the path to it
     above: "Joint | None" = None
+    width: int = 1  # W_d and S_d of the path, and the number of joint actions at the node
+    used: int = 0
+    branches: int = 1
     turns: list[Turn] = field(default_factory=list)  # one for each act of the joint action
     counted: bool = False  # whether the latest proposal is the reward of a joint action on the path
     failures: list[Failure] = field(default_factory=list)  # actions requested at this node that failed
@@ -154,7 +157,7 @@ class JointTree(Sampler):
         if isinstance(start, Failure):
             return Sample(failures=[start] * self.joint_actions)  # none of the first joint actions could be sampled
         top = Joint((), start)
-        await self._spawn(context, top, 1, 0)
+        await self._spawn(context, top)
         failures = list[Failure]()  # by node, first those of actions; also those below nodes that will be removed
         for node in top.walk():
             failures += [*node.failures, *(child for child in node.below.values() if isinstance(child, Failure))]
@@ -163,106 +166,99 @@ class JointTree(Sampler):
         sample.count_transitions()
         return sample
 
-    async def _spawn(self, context: SamplingContext, node: Joint, width: int, used: int) -> None:
-        """Sample the transition after a node, and all nodes below it. `width`, `used`: W_d and S_d of its path."""
+    async def _spawn(self, context: SamplingContext, node: Joint) -> None:
+        """Sample the transition after a node, and all nodes below it."""
         if node.state.pending:
-            failed = await attempt(context, SESSION, _settle(context, node))
+            failed = await attempt(context, SESSION, self._settle(context, node))
             if isinstance(failed, Failure):
                 node.below = {(0,): failed}  # it leads to nothing
                 return
         acts, n = node.state.acts, len(node.state.acts)
         if n == 0:
             return
-        most, power = self.max_nodes - used, n if self.crossed else 1
-        k = max((k for k in range(2, self.joint_actions + 1) if width * k**power <= most), default=1)
+        most, power = self.max_nodes - node.used, n if self.crossed else 1
+        k = max((k for k in range(2, self.joint_actions + 1) if node.width * k**power <= most), default=1)
         chosen = list(itertools.product(range(k), repeat=n)) if self.crossed else [(j,) * n for j in range(k)]
-        width *= len(chosen)
-        used += width
+        node.branches = len(chosen)
         async with asyncio.TaskGroup() as group:
-            asked = [[group.create_task(_action(context, node, act, own)) for own in range(k)] for act in acts]
+            names = [".".join(map(str, (*node.path, own))) for own in range(k)]
+            work = [[attempt(context, SESSION, ask(context, act, SESSION, name)) for name in names] for act in acts]
+            asked = [[group.create_task(action) for action in actions] for actions in work]
             made = []
             for number, choice in enumerate(chosen):
                 actions = [asked[act][own] for act, own in enumerate(choice)]
-                made.append(group.create_task(self._child(context, node, number, actions, width, used)))
-        came = [task.result() for outcome in asked for task in outcome]
-        node.failures = [outcome for outcome in came if isinstance(outcome, Failure)]
+                made.append(group.create_task(self._child(context, node, number, actions)))
+        came = [task.result() for tasks in asked for task in tasks]
+        node.failures = [action for action in came if isinstance(action, Failure)]
         node.below = {choice: task.result() for choice, task in zip(chosen, made, strict=True)}
         rewards = [child.turns[0].rewards["team"] for child in node.children.values()]
         if self.stop_above is not None and rewards and sum(rewards) / len(rewards) <= self.stop_above:
             async with asyncio.TaskGroup() as group:
                 for child in node.children.values():
-                    group.create_task(self._spawn(context, child, width, used))
+                    group.create_task(self._spawn(context, child))
 
     async def _child(
-        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked], width: int, used: int
+        self, context: SamplingContext, above: Joint, number: int, asked: list[Asked]
     ) -> Joint | Failure | None:
         """Sample the node of a joint action and, without `stop_above`, all nodes below it."""
-        scores_proposals = self.partial_value == "proposal"
-        made = await attempt(context, SESSION, _restarted(context, above, number, asked, scores_proposals))
+        made = await attempt(context, SESSION, self._restarted(context, above, number, asked))
         if isinstance(made, Failure):
             await asyncio.wait(asked)  # after a timeout they have timed out too
             if any(isinstance(task.result(), Failure) for task in asked):
                 return None  # reported at the node, once for all joint actions that contain the action
         elif self.stop_above is None:
-            await self._spawn(context, made, width, used)
+            await self._spawn(context, made)
         return made
 
+    async def _restarted(self, context: SamplingContext, above: Joint, number: int, asked: list[Asked]) -> Joint:
+        """The node of a joint action, with its turns rewarded. AttemptFailed, WorkflowError: it leads to nothing."""
+        await asyncio.wait(asked)  # not each by itself: giving up would cancel actions that other joint actions hold
+        before, width = above.state, above.width * above.branches
+        node = Joint((*above.path, number), before, above, width, above.used + width)
+        journal = before.journal
+        for act, task in zip(before.acts, asked, strict=True):
+            action = task.result()
+            if isinstance(action, Failure):
+                raise AttemptFailed(action.reason, action.detail)
+            journal = journal.extended(act, action)
+            index = len(before.turns) + len(node.turns)  # preliminary, for reward functions: not the row's index
+            node.turns.append(context.turn(act, action, SESSION, index=index, node=node.name, parent=above.name))
+        async with context.start(SESSION, journal) as run:
+            await run.run_until_blocked()
+            check_restarted(context, run, journal)
+            turns = (*before.turns, *node.turns)
+            if not self._proposed(before, run):  # a transition decides the reward
+                turns += tuple(await transition(context, run, SESSION, node.name, before.explored))
+            await self._reward(context, node, run, turns)
+            return node
 
-async def _action(context: SamplingContext, node: Joint, act: Act, number: int) -> Action | Failure:
-    name = ".".join(map(str, (*node.path, number)))
-    return await attempt(context, SESSION, ask(context, act, SESSION, name))
+    async def _settle(self, context: SamplingContext, node: Joint) -> None:
+        """Sample the transition after a node; the reward is that of what it has newly proposed, or ended with."""
+        state = node.state
+        async with context.start(SESSION, state.journal) as run:
+            turns = (*state.turns, *await transition(context, run, SESSION, node.name, state.explored))
+            if run.finished or len(run.proposals) > state.proposals:
+                await self._reward(context, node, run, turns)
+            else:
+                node.state = await reached(context, run, SESSION, state.explored, turns, None)
 
+    def _proposed(self, before: State, run: Run) -> bool:
+        """Whether a run has a new proposal that is scored."""
+        return self.partial_value == "proposal" and len(run.proposals) > before.proposals
 
-async def _restarted(
-    context: SamplingContext, above: Joint, number: int, asked: list[Asked], scores_proposals: bool
-) -> Joint:
-    """The node that a joint action leads to, with its turns rewarded. Failed, WorkflowError: it leads to nothing."""
-    await asyncio.wait(asked)  # not each by itself: giving up would cancel actions that other joint actions hold
-    node, before = Joint((*above.path, number), above.state, above), above.state
-    journal = before.journal
-    for act, task in zip(before.acts, asked, strict=True):
-        action = task.result()
-        if isinstance(action, Failure):
-            raise AttemptFailed(action.reason, action.detail)
-        journal = journal.extended(act, action)
-        index = len(before.turns) + len(node.turns)  # preliminary, for reward functions: not the row's index
-        node.turns.append(context.turn(act, action, SESSION, index=index, node=node.name, parent=above.name))
-    async with context.start(SESSION, journal) as run:
-        await run.run_until_blocked()
-        check_restarted(context, run, journal)
-        turns = (*before.turns, *node.turns)
-        if not (scores_proposals and len(run.proposals) > before.proposals):  # a transition decides the reward
-            turns += tuple(await transition(context, run, SESSION, node.name, before.explored))
-        await _reward(context, node, run, turns, scores_proposals)
-        return node
-
-
-async def _settle(context: SamplingContext, node: Joint) -> None:
-    """Sample the transition after a node; the reward is that of what it has newly proposed, or ended with."""
-    state = node.state
-    async with context.start(SESSION, state.journal) as run:
-        turns = (*state.turns, *await transition(context, run, SESSION, node.name, state.explored))
-        if run.finished or len(run.proposals) > state.proposals:
-            await _reward(context, node, run, turns, scores_proposals=True)
-        else:
-            node.state = await reached(context, run, SESSION, state.explored, turns, None)
-
-
-async def _reward(
-    context: SamplingContext, node: Joint, run: Run, turns: tuple[Turn, ...], scores_proposals: bool
-) -> None:
-    """Set the state of a node, to which these turns lead, and the rewards of its joint action."""
-    above = node.above
-    assert above is not None
-    proposed = scores_proposals and len(run.proposals) > above.state.proposals
-    answer = run.answer if run.finished else run.proposals[-1] if proposed else None
-    node.state = await reached(context, run, SESSION, above.state.explored, turns, answer)
-    assert node.state.episode is not None
-    await scored(context, context.reward(node.turns, node.state.episode, run))
-    if run.finished and above.counted and not proposed and run.answer == run.proposals[-1]:
-        for turn in node.turns:
-            turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
-    node.counted = above.counted or proposed
+    async def _reward(self, context: SamplingContext, node: Joint, run: Run, turns: tuple[Turn, ...]) -> None:
+        """Set the state of a node, to which these turns lead, and the rewards of its joint action."""
+        above = node.above
+        assert above is not None
+        proposed = self._proposed(above.state, run)
+        answer = run.answer if run.finished else run.proposals[-1] if proposed else None
+        node.state = await reached(context, run, SESSION, above.state.explored, turns, answer)
+        assert node.state.episode is not None
+        await scored(context, context.reward(node.turns, node.state.episode, run))
+        if run.finished and above.counted and not proposed and run.answer == run.proposals[-1]:
+            for turn in node.turns:
+                turn.rewards["team"] = 0.0  # the score is the reward of the joint action that proposed the answer
+        node.counted = above.counted or proposed
 
 
 def prune(root: Joint, crossed: bool) -> int:

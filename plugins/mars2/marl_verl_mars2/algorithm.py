@@ -1,7 +1,6 @@
 """MARS2 and MARS2+: one search tree per task, rewards shaped by parent and siblings, the whole tree as one group."""
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -20,7 +19,6 @@ class Shaped(Returns):
     child of the root keeps r. All r are raw rewards. Source: MARS2, arXiv 2604.14564.
     """
 
-    name: ClassVar[str] = "shaped"
     one_side: ClassVar[str | None] = "it compares a turn with its parent's, which may be another agent's"
     gamma: float = 0.5  # strength of the shaping
     lam: float = 0.5  # weight of the siblings in b
@@ -54,7 +52,7 @@ MARTI-MARS2, arXiv 2602.07848, and for shaping and tree group MARS2, arXiv 2604.
 """
 
 LONG = Advantage(returns=Shaped(), overlong=Overlong(L=32768, C=2048), group=TASK, eps=1e-9, singleton="zero")
-MARS2_PLUS = dataclasses.replace(MARS2, advantage=LONG, loss="gspo-tis")
+MARS2_PLUS = replace(MARS2, advantage=LONG, loss="gspo-tis")
 """MARS2 with three changes: the overlong penalty after shaping, GSPO's sequence-level ratio, and token-level truncated
 importance sampling min(pi_old / pi_rollout, 2), applied once. Source: MARS2+, arXiv 2602.07848.
 """

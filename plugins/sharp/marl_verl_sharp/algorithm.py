@@ -9,7 +9,7 @@ import numpy as np
 from marl_verl.algo.advantage import AGENT, Advantage, AdvantageResult, FloatArray, IntArray, RowTable, combine
 from marl_verl.algo.algorithms import Algorithm, Metric, PlainRows, in_groups
 from marl_verl.algo.rewards import RewardMix
-from marl_verl.errors import MarlError, check_known
+from marl_verl.errors import check_known
 from marl_verl_sharp.counterfactual import Counterfactual
 
 
@@ -36,12 +36,8 @@ class WorkerCalls(Metric):
         _, credit = worker_calls(table, np.flatnonzero((result.group >= 0) & table.present.get("mc", False)))
         if not len(credit):
             return {}
-        return {
-            "worker_calls/useful": float((credit > 0).mean()),
-            "worker_calls/idle": float((credit == 0).mean()),
-            "worker_calls/harmful": float((credit < 0).mean()),
-            "worker_calls/credit": float(credit.mean()),
-        }
+        columns = {"useful": credit > 0, "idle": credit == 0, "harmful": credit < 0, "credit": credit}
+        return {f"worker_calls/{name}": float(values.mean()) for name, values in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -70,27 +66,22 @@ class SharpMix(RewardMix):
 
     def compute(self, table: RowTable) -> FloatArray:
         check_known("agent", self.planner, table.role.names)
-        planner = np.array(table.role.names)[table.role.codes] == self.planner
+        planner = table.role.codes == table.role.names.index(self.planner)
         credit = self.marginal(table, planner) if self.w_marginal else np.zeros(len(table))
-        present = table.present.get("broadcast")
-        broadcast = table.component("team" if present is None or not present.any() else "broadcast")
-        tool = table.rewards.get("tool", np.zeros(len(table)))
-        return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * tool
+        broadcast = table.component("broadcast" if np.any(table.present.get("broadcast", False)) else "team")
+        return self.w_broadcast * broadcast + self.w_marginal * credit + self.w_tool * table.rewards.get("tool", 0.0)
 
     def marginal(self, table: RowTable, planner: np.ndarray) -> FloatArray:
         """The marginal credit of each row [n]."""
-        given = table.rewards.get("mc", np.zeros(len(table)))
-        lacking = ~planner & ~table.present.get("mc", np.zeros(len(table), dtype=np.bool_))
-        if lacking.any():
-            row = int(np.argmax(lacking))
-            problem = f"row '{table.key(row)}' of worker '{table.agent.value(row)}' lacks reward 'mc'"
-            remedy = "use credit 'counterfactual' or 'shapley' and leave no worker out of it, or w_marginal=0"
-            raise MarlError(f"{problem}: {remedy}")
+        credited = planner | table.present.get("mc", False)
+        worker = table.agent.value(int(np.argmin(credited)))  # of the first row that is not, if any
+        remedy = "use credit 'counterfactual' or 'shapley' and leave no worker out of it, or w_marginal=0"
+        table.check(credited, f"of worker '{worker}' lacks reward 'mc': {remedy}")
         session = combine([table.uid.codes, table.session], len(table))
         calls, credit = worker_calls(table, np.flatnonzero(~planner))
         total = np.bincount(session[calls], weights=np.maximum(credit, 0.0), minlength=len(table))
         mean = total / np.maximum(np.bincount(session[calls], minlength=len(table)), 1)
-        return np.where(planner, self.lam * mean[session], given)
+        return np.where(planner, self.lam * mean[session], table.rewards.get("mc", 0.0))
 
 
 SHARP = Algorithm(
@@ -113,12 +104,9 @@ def sharp(rows: PlainRows) -> list[float]:
     rewards: dict[Any, list[float]] = {}  # of an agent's rows in each session
     for row in rows:
         session = [o for o in rows if (o["uid"], o["session"]) == (row["uid"], row["session"])]
-        credit = {
-            o["agent"]: [p["rewards"]["mc"] for p in session if p["agent"] == o["agent"]]
-            for o in session
-            if o["agent"] != "planner"
-        }
-        gains = [max(float(np.mean(mc)), 0.0) for mc in credit.values()]
+        workers = {o["agent"] for o in session} - {"planner"}
+        credit = [np.mean([o["rewards"]["mc"] for o in session if o["agent"] == worker]) for worker in sorted(workers)]
+        gains = [max(float(mc), 0.0) for mc in credit]
         mc = 0.5 * (float(np.mean(gains)) if gains else 0.0) if row["agent"] == "planner" else row["rewards"]["mc"]
         reward = 0.9 * row["rewards"]["broadcast"] + 0.9 * mc + 0.1 * row["rewards"].get("tool", 0.0)
         rewards.setdefault((row["uid"], row["session"], row["agent"]), []).append(reward)

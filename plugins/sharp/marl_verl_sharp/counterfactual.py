@@ -97,7 +97,6 @@ class Counterfactual(MaskingCredit):
     An agent that did not act has no turn and needs no replay.
     """
 
-    name: ClassVar[str] = "counterfactual"
     unit: Literal["agent", "act"] = "agent"  # what is masked together, and gets the same Delta
 
     def __post_init__(self) -> None:
@@ -107,16 +106,15 @@ class Counterfactual(MaskingCredit):
     async def assign(self, context: SamplingContext, episode: Episode) -> int:
         """Set Delta on the turns. Returns the number of sampled tokens. AttemptFailed if a masked run has no score."""
         players = self.acting(context, episode)
-        turns = [turn for turn in episode.turns if turn.agent in players]
-        masked = list(dict.fromkeys(self._masked(turn) for turn in turns))
+        masked: dict[str | tuple[str, str], list[Turn]] = {}  # the turns of each replay
+        for turn in episode.turns:
+            if turn.agent in players:
+                masked.setdefault(turn.agent if self.unit == "agent" else turn.key, []).append(turn)
         values, tokens = await self.values(context, episode, [frozenset({one}) for one in masked])
-        without = dict(zip(masked, values, strict=True))
-        for turn in turns:
-            turn.rewards[self.component] = episode.score - without[self._masked(turn)]
+        for turns, value in zip(masked.values(), values, strict=True):
+            for turn in turns:
+                turn.rewards[self.component] = episode.score - value
         return tokens
-
-    def _masked(self, turn: Turn) -> str | tuple[str, str]:
-        return turn.agent if self.unit == "agent" else turn.key
 
 
 @dataclass(frozen=True)
