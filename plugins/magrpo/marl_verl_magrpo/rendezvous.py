@@ -66,12 +66,12 @@ class Rendezvous(DrawnTasks):
         """(a possible observation, the right move)."""
         place = known_part(task, ALONE)
         if agent == ALONE:
-            moves = None if rng.random() < 0.5 else {ALONE: rng.choice((STAY, _guess(task, ALONE, rng)))}
+            moves = {} if rng.random() < 0.5 else {ALONE: rng.choice((STAY, _guess(task, ALONE, rng)))}
             return sees(task, ALONE, moves), place
         partner = RIGHT if agent == LEFT else LEFT
         mine, other = known_part(task, agent), known_part(task, partner)
         if rng.random() < 0.4:
-            return sees(task, agent, None), mine
+            return sees(task, agent, {}), mine
         heard = other if rng.random() < 0.7 else rng.choice((STAY, NOTHING, place))
         moves = {agent: rng.choice((mine, mine, STAY, place)), partner: heard}
         return sees(task, agent, moves), place if heard in (other, place) else mine
@@ -93,10 +93,10 @@ def known_part(task: Task, agent: str) -> str:
     return " ".join(word for part in parts for word in task.data[part])
 
 
-def sees(task: Task, agent: str, moves: Mapping[str, str] | None) -> str:
+def sees(task: Task, agent: str, moves: Mapping[str, str]) -> str:
     """An agent's observation: what it knows, and from turn two on both moves of the previous turn."""
     words = f"know {known_part(task, agent)}"
-    if moves is None:
+    if not moves:
         return words
     others = [f"heard {seen_as(text)}" for other, text in moves.items() if other != agent]
     return " ".join([words, f"said {seen_as(moves[agent])}", *others])
@@ -123,7 +123,7 @@ class Meet(Workflow):
 
     async def run(self, task: Task, team: Team) -> dict[str, str]:
         agents = (ALONE,) if team.agents == (ALONE,) else (LEFT, RIGHT)
-        moves: dict[str, str] | None = None
+        moves: dict[str, str] = {}
         for _ in range(self.turns):
             acted = await team.act({agent: sees(task, agent, moves) for agent in agents})
             moves = {agent: action.text for agent, action in acted.items()}
@@ -131,5 +131,4 @@ class Meet(Workflow):
                 if seen_as(action.text) == NOTHING:
                     team.invalid(action, "neither 'stay' nor words of a place")
             team.propose(moves)
-        assert moves is not None
         return moves

@@ -41,7 +41,6 @@ is no reason to try it again, only the uncertainty of its mean. The priors are t
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ class Normal:
         self.tau2 = squares / self.nu
 
     def draw(self, rng: Random) -> float:
-        chi2 = max(2 * rng.gammavariate(self.nu / 2, 1), sys.float_info.min)  # one draw in 2^53 is 0
+        chi2 = 2 * rng.gammavariate(self.nu / 2, 1)
         return rng.gauss(self.m, math.sqrt(self.nu * self.tau2 / chi2 / self.kappa))
 
 
@@ -93,8 +92,6 @@ class Beta:
 
 
 Posterior = Normal | Beta
-
-
 PRIORS: Mapping[Prior, type[Posterior]] = {"normal": Normal, "beta": Beta}
 
 

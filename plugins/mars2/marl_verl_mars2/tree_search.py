@@ -20,7 +20,6 @@ Sources: AB-MCTS, arXiv 2503.04412; several agents in one tree, MARTI-MARS2, arX
 training, 60 at inference). Posteriors and strategies, and how they differ from the authors' code: `bandit`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import field
 from random import Random
@@ -30,7 +29,6 @@ from annotated_types import Interval
 
 from marl_verl.algo.sampling import (
     SESSION,
-    AttemptFailed,
     Failure,
     PartialValue,
     Sample,
@@ -140,8 +138,6 @@ class TreeSearch(Sampler):
             assert state.episode is not None
             answer = state.episode.answer
             score = 0.0 if answer is None else await scored(context, context.public_score(answer))
-        if not math.isfinite(score):
-            raise AttemptFailed("score-error", f"{context.label}, scoring: a node's score must be finite, got {score}")
         return self._node(state, parent, agent, name, score)
 
     def _node(self, state: State, *edge: Any) -> Node:
