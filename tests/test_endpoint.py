@@ -110,7 +110,7 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
         (refused(429, "too many requests"), "HTTP 429 of /v1/chat/completions: too many requests"),
         (refused(401, "wrong\nkey"), "HTTP 401 of /v1/chat/completions: wrong key"),
         (Reply(f"<style>p {{}}</style>\n<p a=b>no{'<p>' * 500}{'.' * 500}", 404), "HTTP 404 of .*/completions: no "),
-        (Reply("<html>hello</html>"), "not a chat completion .*Check that the url ends in /v1"),
+        (Reply("<html>hello</html>"), "not a completion .*Check that the url ends in /v1"),
     ],
 )
 def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, message: str) -> None:

@@ -80,7 +80,7 @@ class EndpointClient(Client):
         limit = min(sampling.get("max_tokens") or self.max_tokens, self.max_tokens)
         beyond = {name: value for name in ("top_k", "min_p") if (value := sampling.get(name) or 0) > 0}
         stop = self.stop if sampling.get("stop") is None else sampling["stop"]
-        with _reported(self.name, self.endpoint, self._key):
+        with reported(self.name, self.endpoint, self._key):
             completion: Any = await self._client.chat.completions.create(
                 model=self.endpoint.model,
                 messages=list(messages),
@@ -128,7 +128,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
 
     key = endpoint_key(name, endpoint)
     client = openai.OpenAI(base_url=endpoint.url, api_key=key, max_retries=1, timeout=REACH_SECONDS)
-    with client, _reported(name, endpoint, key):
+    with client, reported(name, endpoint, key):
         # the raw body: the package fails on a response that is not a list
         listed = json.loads(client.models.with_raw_response.list().http_response.text)
         models = listed.get("data") if isinstance(listed, dict) else None
@@ -139,7 +139,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
 
 
 @contextmanager
-def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
+def reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
     """Convert errors to MarlError, with policy and endpoint in the message and without the key and the causes, in which
     a server may repeat it."""
     import openai
@@ -148,7 +148,7 @@ def _reported(name: str, endpoint: Endpoint, key: str) -> Iterator[None]:
     try:
         yield
     except (AttributeError, IndexError, TypeError) as error:
-        text = f"not a chat completion ({error}). Check that the url ends in /v1"
+        text = f"not a completion ({error}). Check that the url ends in /v1"
     except openai.APIStatusError as error:
         body = error.body.get("message") if isinstance(error.body, Mapping) else error.body
         text, width = f"HTTP {error.status_code} of {error.request.url.path}: {body or error.message}", 240

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from marl_verl_endpoints.client import endpoint_key, one_line
+from marl_verl_endpoints.client import endpoint_key, reported
 from torch.nn.utils.rnn import pad_sequence
 
-from marl_verl.errors import MarlError, format_error
+from marl_verl.errors import MarlError
 from marl_verl.team import Endpoint
 
 LOGITS = 1 << 26  # of rows that are read at once in this process: 256 MiB in float32
@@ -84,12 +84,8 @@ def of_endpoint(name: str, endpoint: Endpoint, prompts: Sequence[str | list[int]
         log_probs, ids = torch.tensor(likeliest, dtype=torch.float64).unbind(-1)
         return log_probs.float(), ids.long()
 
-    try:
-        with client, ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(of_prompt, prompts))
-    except (MarlError, openai.OpenAIError) as error:
-        text = format_error(error) if endpoint.key_variable is None else format_error(error).replace(key, "[key]")
-        raise MarlError(f"teacher '{name}' at {endpoint.url}: {one_line(text, 240)}") from None
+    with reported(name, endpoint, key), client, ThreadPoolExecutor(AT_ONCE) as threads:
+        return list(threads.map(of_prompt, prompts))
 
 
 def same_tokens(name: str, endpoint: Endpoint, tokenizer: Any) -> bool:

@@ -127,9 +127,11 @@ def test_an_endpoint_reads_as_the_model_behind_it(model: Any) -> None:
                 assert ids[:-1].tolist() == tokens[:-1].tolist()
         assert same_tokens("big", endpoint, words)
         assert not same_tokens("big", endpoint, factory.make_tokenizer([f"w{number}" for number in range(1, 20)]))
-        server.answer = lambda request: Reply({"choices": [{"index": 0, "text": "", "finish_reason": "length"}]})
-        with pytest.raises(MarlError, match=r"teacher 'big' at http.*: it returns no prompt_logprobs"):
-            read(runtime(None, endpoint), ROWS, 0)
+        choice = {"index": 0, "text": "", "finish_reason": "length"}
+        for choices, problem in (([choice], "it returns no prompt_logprobs"), ([], "not a completion")):
+            server.answer = lambda request, choices=choices: Reply({"choices": choices})
+            with pytest.raises(MarlError, match=f"'big' at http.*: {problem}"):
+                read(runtime(None, endpoint), ROWS, 0)
 
 
 def test_another_vocabulary_is_refused(model: Any, tmp_path: Path) -> None:
