@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from marl_verl_testing.real import Finished
 
-from marl_verl import evaluate, load_run
+from marl_verl import MarlError, evaluate, load_run
 from marl_verl.cli.main import main
 from marl_verl.episode import Episode
 from tests.local.training import INVENTORY, train
@@ -34,6 +34,8 @@ def test_an_act_edited_to_its_own_text_changes_nothing(run: Finished) -> None:
         done = evaluate(run.folder, edit=(stored.id, f"{agent}:{slot}", "no"), episodes=3, progress=False)
         edited = [_acts(episode)[: at + 1] for episode in done.episodes() if episode.uid == "edited"]
         assert edited == [[*_acts(stored)[:at], ((agent, slot), "no")]] * 3
+    with pytest.raises(MarlError, match="tasks= has no effect on an edited act"):
+        evaluate(run.folder, edit=(stored.id, f"{agent}:{slot}", "no"), tasks=2)
 
 
 def _acts(episode: Episode) -> list[tuple[tuple[str, str], str]]:

@@ -1,7 +1,6 @@
 """`marl-verl doctor`: every problem is reported with a remedy, and does not hide others."""
 
 import importlib.metadata
-import shutil
 import subprocess
 from collections.abc import Callable
 
@@ -70,11 +69,13 @@ def test_vllms_build_has_to_fit_the_machine(installed: Callable[..., None], monk
 
 
 def test_gpus_are_listed_with_who_is_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MARL_VERL_HARDWARE", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
     out = "NVIDIA H100, 81559 MiB, 4 MiB\nNVIDIA H100, 81559 MiB, 40000 MiB\nNVIDIA GB10, [N/A], [N/A]\n"
     monkeypatch.setattr(machine.run_dir.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, out))
     gpus = list(machine.gpus())
     assert [gpu.state for gpu in gpus] == ["ok", "warning", "ok"]
     assert gpus[0].message == "NVIDIA H100, 80 GiB"
     assert gpus[1].message == "NVIDIA H100: 39.1 of 80 GiB are in use by other processes"
+    monkeypatch.setattr(machine.run_dir, "gpus", lambda query: [])  # an image with CUDA on a machine without a GPU
+    for gpu, state in ((False, "ok"), (True, "error")):
+        monkeypatch.setattr(machine, "has_accelerator", lambda gpu=gpu: gpu)
+        assert [finding.state for finding in machine.gpus()] == [state]

@@ -38,7 +38,8 @@ def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
     saved = [0, *map(step_of, complete(run / "checkpoints"))]
     steps = set(saved if wanted is None else [chosen_step(run, number) for number in wanted])
     if len(steps) < 2:
-        raise MarlError(f"--cross-play needs at least two steps of run '{run}' to compare, but there is only {steps}")
+        only = ", ".join(map(str, steps))
+        raise MarlError(f"--cross-play and --partner compare two steps of run '{run}' or more, but there is only {only}")
     return tuple(sorted(steps))
 
 

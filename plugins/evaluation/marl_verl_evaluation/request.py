@@ -56,6 +56,9 @@ def check_options(options: Options) -> Iterator[str]:
         if getattr(options, name) != getattr(Options, name):
             without = "with" if options.cross_play else "without"
             yield f"--{name.replace('_', '-')} has no effect {without} --cross-play or --partner: leave it out"
+    for name in ("tasks", "k") if options.edit else ():
+        if getattr(options, name) is not None:
+            yield f"{name}= has no effect on an edited act, which is of one task: leave it out"
     for name in ("tasks", "episodes", "at_once"):
         if (value := getattr(options, name)) is not None and value < 1:
             yield f"--{name.replace('_', '-')} must be 1 or more, got {value}"
