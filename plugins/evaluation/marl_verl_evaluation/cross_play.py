@@ -39,7 +39,7 @@ def chosen_steps(run: Path, wanted: Sequence[int] | None) -> tuple[int, ...]:
     steps = set(saved if wanted is None else [chosen_step(run, number) for number in wanted])
     if len(steps) < 2:
         only = ", ".join(map(str, steps))
-        raise MarlError(f"--cross-play and --partner compare two steps of run '{run}' or more, but there is only {only}")
+        raise MarlError(f"--cross-play and --partner compare steps of run '{run}', but there is only {only}")
     return tuple(sorted(steps))
 
 
