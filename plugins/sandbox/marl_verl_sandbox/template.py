@@ -257,7 +257,6 @@ def _read(path: str, folder: int) -> str:
 def remove(folder: int) -> None:
     """Remove what is in an open folder, and the folder where it now is: by its descriptor, not by a path, which a
     program may rename. Folders in it, also thousands of nested ones, are emptied by moving what is in them up."""
-    number = 0
     while names := os.listdir(folder):
         for name in names:
             with contextlib.suppress(IsADirectoryError):
@@ -265,12 +264,9 @@ def remove(folder: int) -> None:
                 continue
             inner = _opened(name, folder)
             for entry in os.listdir(inner):
-                with contextlib.suppress(IsADirectoryError):
-                    os.unlink(entry, dir_fd=inner)
-                    continue
-                os.close(_opened(entry, inner))  # one that cannot be written cannot be moved
-                number += 1
-                os.rename(entry, f".{os.getpid()}-{number}", src_dir_fd=inner, dst_dir_fd=folder)
+                with contextlib.suppress(NotADirectoryError):
+                    os.close(_opened(entry, inner))  # one that cannot be written cannot be moved
+                os.rename(entry, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=folder)
             os.close(inner)
             os.rmdir(name, dir_fd=folder)
     with contextlib.suppress(FileNotFoundError):  # another program may have moved it

@@ -131,6 +131,7 @@ def test_a_folder_is_removed_where_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     (folder / "closed" / "closed").mkdir(parents=True)
     (folder / "closed" / "closed" / "file").touch()
+    (folder / f".{os.getpid()}-1" / "a name that a program may guess").mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path / "other")
     (folder / "closed" / "closed").chmod(0)
     (folder / "closed").chmod(0)
