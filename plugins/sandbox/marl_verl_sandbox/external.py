@@ -7,7 +7,6 @@ import inspect
 import json
 import logging
 import math
-from contextlib import AbstractContextManager
 from typing import Any
 
 from marl_verl_sandbox import candidate, values
@@ -56,16 +55,13 @@ def run(url: str, program: str, stdin: str, limits: Limits) -> tuple[int | None,
     return code, str(result.get("stdout") or ""), str(result.get("stderr") or "")
 
 
-class ExternalSession(AbstractContextManager["ExternalSession"]):
+class ExternalSession:
     """A program's function on the server: every call runs the whole program again."""
 
     def __init__(self, url: str, program: str, entry: str, limits: Limits) -> None:
         self._url, self._limits = url, limits
         self._request = {"program": program, "entry": entry, "values": inspect.getsource(values)}
         self._request |= {name: inspect.getsource(getattr(candidate, name)) for name in ("function_of", "raised")}
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left of a call."""
 
     def ask(self, message: bytes | None = None) -> bytes | None:
         """As `pool.Process.ask`."""

@@ -54,7 +54,7 @@ class Template:
     """A running template process of one tier. MarlError if this machine does not give the tier."""
 
     def __init__(self, tier: str) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [str(theirs.fileno()), tier, str(FOLDER), *_packages()]
         with theirs:
             self._process = subprocess.Popen(
@@ -67,22 +67,18 @@ class Template:
                 start_new_session=True,
                 cwd="/",
             )
-        self._control.settimeout(PATIENCE)
+        self.control.settimeout(PATIENCE)
         answer = b""
         with contextlib.suppress(TimeoutError, ConnectionResetError):
-            answer = self._control.recv(4096)
-        self._control.settimeout(None)
+            answer = self.control.recv(4096)
+        self.control.settimeout(None)
         if answer != READY:
             self.close()
             why = answer.decode(errors="replace") or "its process does not start"
             raise MarlError(f"sandbox tier '{tier}' is not available on this machine: {why}")
 
-    def send(self, files: list[int]) -> None:
-        """Have a guard forked with these descriptors."""
-        socket.send_fds(self._control, [b"x"], files)
-
     def close(self) -> None:
-        self._control.close()
+        self.control.close()
         self._process.kill()
         self._process.wait()
 
@@ -105,7 +101,7 @@ class Process(contextlib.AbstractContextManager["Process"]):
                 with open(self._files[0], "wb", closefd=False) as file:
                     file.write(stdin)
                 os.lseek(self._files[0], 0, os.SEEK_SET)
-                template.send([guard.fileno(), channel.fileno(), *self._files])
+                socket.send_fds(template.control, [b"x"], [guard.fileno(), channel.fileno(), *self._files])
             except OSError as error:
                 self._close()
                 raise SandboxError(f"the sandbox's template process has ended ({error})") from error
