@@ -56,7 +56,7 @@ def function(text: str, name: str) -> str:
 
 def returns(text: str) -> bool:
     """Whether a function's text has the word `return` outside of texts and comments."""
-    return re.search(r"\breturn\b", TOKEN.sub(_plain, text)) is not None
+    return re.search(r"\breturn\b", TOKEN.sub('""', text)) is not None
 
 
 def parsed(code: str) -> ast.Module | None:
@@ -96,7 +96,7 @@ def levels(helper: str, main: str, name: str, parses: bool, passed: float | None
     if passed and helper and tree is not None:
         rewards["calls"] = 0.5 if calls(tree, name) else 0.0
         if rewards["calls"]:
-            rewards["substance"] = 0.0 if wrapper(main, name) else 1.0
+            rewards["substance"] = 0.0 if wrapper(tree, main, name) else 1.0
             rewards["ignored"] = -0.5 if ignored(tree, name) else 0.0
     return rewards
 
@@ -113,10 +113,8 @@ def ignored(tree: ast.FunctionDef, name: str) -> bool:
     return any(isinstance(node, ast.Expr) and is_call(node.value, name) for node in ast.walk(tree))
 
 
-def wrapper(text: str, name: str) -> bool:
-    """Whether a function that parses only passes on what `name` returns, by its lines (module docstring)."""
-    tree = definition(text)
-    assert tree is not None
+def wrapper(tree: ast.FunctionDef, text: str, name: str) -> bool:
+    """Whether a function only passes on what `name` returns, by its lines (module docstring)."""
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     if not body or body[0].lineno == tree.lineno:
         return True
@@ -146,8 +144,3 @@ def _block(lines: list[str]) -> list[str]:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" \t"))
-
-
-def _plain(match: re.Match[str]) -> str:
-    """A token without the contents of texts and comments."""
-    return '""' if match["text"] else "" if match["comment"] else match[0]

@@ -10,12 +10,10 @@ from typing import Annotated, Any
 import msgspec
 
 from marl_verl.errors import MarlError, user_error
-from marl_verl.files import MOST_DOCUMENT, read_bytes
 from marl_verl.run.terminal import harmless, show
 from marl_verl_sandbox import TIERS, Limits, Outcome, Sandbox, SandboxError, values
 from marl_verl_sandbox.runs import CORES
 
-MOST_PROGRAM = 8 << 20
 EXAMPLES = """
 TESTS.json has calls of a function, or standard input and output (docs/sandbox.md):
 
@@ -39,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     with user_error(f"program '{options.program}' cannot be read as text", OSError, UnicodeDecodeError):
-        program = read_bytes(options.program, MOST_PROGRAM, follow=True).decode("utf-8-sig")
+        program = options.program.read_text(encoding="utf-8-sig")
     tests, sandbox = read_cases(options.tests), Sandbox(options.tier)
     limits = Limits(tests.timeout)
 
@@ -93,7 +91,7 @@ def read_cases(path: Path) -> Cases:
     MarlError: it is not such a file; the message names the file and the field."""
     where = f"test file '{path}'"
     with user_error(f"{where} cannot be read as JSON", OSError, ValueError, RecursionError):
-        data = json.loads(read_bytes(path, MOST_DOCUMENT, follow=True).decode("utf-8-sig"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     with user_error(where, MarlError, msgspec.ValidationError, TypeError):
         tests = msgspec.convert(data, Cases)
         for case in tests.cases:
