@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from marl_verl.errors import MarlError
-from marl_verl_environments.seats import Game, OwnRandom, Seated, SeatedTasks, required
+from marl_verl_environments.seats import OwnRandom, Seated, SeatedTasks, required
 
 
 class PettingZooGame:
@@ -32,16 +32,19 @@ class PettingZooGame:
 
     def to_move(self) -> Mapping[int, str]:
         if self._parallel:
-            return {self._players.index(player): self._text(player, self._seen[player]) for player in self._env.agents}
+            return {self._players.index(player): self._text(player) for player in self._env.agents}
         while self._env.agents:
             player = self._env.agent_selection
             if not (self._env.terminations[player] or self._env.truncations[player]):
-                return {self._players.index(player): self._text(player, self._env.observe(player))}
+                return {self._players.index(player): self._text(player)}
             self._step(None)
         return {}
 
-    def _text(self, player: str, seen: Any) -> str:
-        return as_text(seen, int(getattr(self._env.action_space(player), "start", 0)))
+    def _text(self, player: str) -> str:
+        return as_text(self._observed(player), int(getattr(self._env.action_space(player), "start", 0)))
+
+    def _observed(self, player: str) -> Any:
+        return self._seen[player] if self._parallel else self._env.observe(player)
 
     def play(self, moves: Mapping[int, str]) -> Mapping[int, str]:
         refused: dict[int, str] = {}
@@ -84,7 +87,7 @@ class PettingZooGame:
         return [int(space.start) + n for n in range(int(space.n)) if mask is None or mask[n]]
 
     def _mask(self, player: str) -> Any:
-        seen = self._seen[player] if self._parallel else self._env.observe(player)
+        seen = self._observed(player)
         if isinstance(seen, Mapping) and "action_mask" in seen:
             return seen["action_mask"]
         return None if self._parallel else self._env.infos[player].get("action_mask")
@@ -98,8 +101,7 @@ class PettingZooTasks(SeatedTasks):
             a function `env` (AEC) or `parallel_env`.
     """
 
-    def game(self, seed: int) -> Game:
-        return PettingZooGame(self.env, self.arguments or {}, seed)
+    game = PettingZooGame
 
 
 class PettingZoo(Seated):
@@ -113,12 +115,10 @@ def as_text(observation: Any, start: int = 0) -> str:
     """An observation as text: a text as it is, anything else as JSON, and the legal actions by number, from `start`."""
     if isinstance(observation, str):
         return observation
-    if not isinstance(observation, Mapping):
-        return json.dumps(_plain(observation))
-    if "action_mask" in observation:
+    if isinstance(observation, Mapping) and "action_mask" in observation:
         legal = (np.flatnonzero(observation["action_mask"]) + start).tolist()
         return f"{as_text(observation['observation'])}\nLegal actions: {', '.join(map(str, legal))}"
-    return json.dumps({name: _plain(value) for name, value in observation.items()})
+    return json.dumps(observation, default=_plain)
 
 
 def _plain(value: Any) -> Any:

@@ -3,7 +3,6 @@
 import importlib
 import random
 import statistics
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
@@ -56,6 +55,7 @@ class SeatedTasks(TaskSet):
 
     quick = True
 
+    game: ClassVar[Any]  # the `Game` to demonstrate, of (env, arguments, seed)
     env: str
     arguments: Mapping[str, Any] | None = None
     side: NonNegative | None = None
@@ -77,16 +77,12 @@ class SeatedTasks(TaskSet):
                 tasks[name] = Task(name, name, {**data, "seed": drawn})
         return list(tasks.values())
 
-    @abstractmethod
-    def game(self, seed: int) -> Game:
-        """A game to demonstrate."""
-
     def demonstrations(self, agent: str, count: int, seed: int, good: float) -> list[tuple[str, str]]:
         """(observation, move) pairs of random games of all players, for tiny models. A share `good` of the moves is
         among the legal ones of `Game.choices`, the others are any of them."""
         rng, pairs = random.Random(f"{self.env} demonstrations {agent} {seed}"), list[tuple[str, str]]()
         while len(pairs) < count:
-            game = self.game(rng.randrange(SEEDS))
+            game: Game = self.game(self.env, self.arguments or {}, rng.randrange(SEEDS))
             for _ in range(LONGEST):
                 moves: dict[int, str] = {}
                 for seat, text in game.to_move().items():

@@ -45,12 +45,10 @@ class TextArenaGame:
         with self._random.used(), _offline():
             try:
                 self._over, _ = self._env.step(action=text)
+                if self._over:
+                    self._rewards = self._env.close()[0] or {}
             except _NobodyLeft:
-                self._over = True
-                self._rewards = dict.fromkeys(range(self._seats), LOST)
-                return {} if self._refused is None else {seat: self._refused}
-            if self._over:
-                self._rewards = self._env.close()[0] or {}
+                self._over, self._rewards = True, dict.fromkeys(range(self._seats), LOST)
         if not self._over:
             self._next = self._seen()
             eliminated = getattr(self._env.state, "elimination_order", ())
@@ -90,11 +88,13 @@ class TextArenaGame:
 class TextArenaTasks(SeatedTasks):
     """One game of TextArena, e.g. TicTacToe-v0. The tasks are its seeds; an outcome is the reward of a player."""
 
-    def game(self, seed: int) -> Game:
+    @staticmethod
+    def game(env: str, arguments: Mapping[str, Any], seed: int) -> Game:
+        """Of two players, or of one if the game does not have two."""
         try:
-            return TextArenaGame(self.env, self.arguments or {}, seed, 2)
+            return TextArenaGame(env, arguments, seed, 2)
         except MarlError:
-            return TextArenaGame(self.env, self.arguments or {}, seed, 1)
+            return TextArenaGame(env, arguments, seed, 1)
 
 
 class TextArena(Seated):
