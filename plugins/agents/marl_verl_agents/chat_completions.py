@@ -6,12 +6,13 @@ the acts, and `created` is 0, so that a replay gives the same response.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marl_verl.episode.messages import PARAMETERS, Message, Parameters, as_observation, as_parameters, json_value
+import msgspec
+
+from marl_verl.episode.messages import PARAMETERS, Message, Parameters, as_observation, as_parameters
 from marl_verl.episode.turn import Action
 
 KEYS = {**{key: key for key in PARAMETERS}, "max_completion_tokens": "max_tokens"}
@@ -36,7 +37,6 @@ DEFAULTS: Mapping[str, tuple[Any, ...]] = {
 CACHING = ("cache_control", "cache_breakpoint")
 """Keys of a message that say where a server may cache the prompt (Anthropic, CrewAI)."""
 MOST_CHOICES = 64
-SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class RequestError(Exception):
@@ -69,10 +69,8 @@ def parse(body: bytes, ignored: Collection[str] = ()) -> dict[str, Any]:
     """The keys of a body without those that are `ignored`, also inside `text`, `tool_choice` and the like.
     RequestError: it is not a JSON object, or one that no client writes."""
     try:
-        keys = json_value(body)
-        if SURROGATE.search(body):
-            json.dumps(keys, ensure_ascii=False).encode()  # half of a character cannot be tokenized
-    except ValueError as error:
+        keys = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as error:  # also half of a character, which cannot be tokenized
         raise RequestError(f"the body is not JSON: {error}") from error
     if not isinstance(keys, dict):
         raise RequestError(f"the body must be a JSON object, got {keys!r:.60}")

@@ -233,7 +233,7 @@ class EpisodeTransport(TeamTransport):
         for act, action in self._run.turns:  # of a request that was given up, one of several choices may be known
             if (*act.lane, *act.seen) == (agent, slot, messages, asked.parameters or None):
                 return action
-        return await super()._act(agent, asked, slot)
+        return await self._run.act(agent, messages, slot, **asked.parameters)
 
 
 class Gateway:
