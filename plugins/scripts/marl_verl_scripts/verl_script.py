@@ -66,10 +66,7 @@ MOVED: Mapping[str, str] = {
 HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "model_engine": ("dp", "fsdp"),
     "trainer.resume_mode": ("auto", "disable"),
-    "trainer.v1.trainer_mode": ("sync",),
-    "actor_rollout_ref.rollout.agent.default_agent_loop": ("single_turn_agent",),
     "reward.reward_manager.name": ("naive", "dapo", "prime", "batch", "limited", "remote", "gdpo"),
-    "reward.reward_manager.source": ("register",),
 }
 """Values, other than verl's default, of keys that are refused with a third one."""
 DROPPED = """
@@ -97,12 +94,11 @@ SWITCHES = {
     "trainer.resume_from_path": "trainer.resume_mode",
 }
 """A key or section -> the key without which it has no effect. Other sections have a key `enable` or `enabled`."""
-VERLS = {
-    "data.train_batch_size": 1024,
-    **{"trainer.total_epochs": 30, "trainer.total_training_steps": None},
-    **{"trainer.save_freq": -1, "trainer.test_freq": -1},
-}
-"""verl's defaults, which differ from those of a recipe."""
+VERLS = (
+    *("data.train_batch_size", "trainer.total_epochs", "trainer.total_training_steps", "trainer.save_freq"),
+    "trainer.test_freq",
+)
+"""Keys whose defaults in verl differ from those of a recipe."""
 AGENT, POOL, SHARE, ADDRESS = "solver", "gpus", "rollout.gpu_memory_utilization", "ray_kwargs.ray_init.address"
 
 
@@ -163,8 +159,8 @@ def translate(overrides: Iterable[str]) -> tuple[dict[str, Any], list[str], list
         else:
             where = f"marl.{key}" if key.startswith("critic.") else key
             OmegaConf.update(script.recipe, where, value, force_add=True)
-    for key, value in VERLS.items():
-        script.put(key, value)
+    for key in VERLS:
+        script.put(key, verl_defaults()[key])
     recipe: Any = OmegaConf.to_container(script.recipe)
     return recipe, script.overrides, script.dropped
 

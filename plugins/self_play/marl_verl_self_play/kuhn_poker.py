@@ -49,13 +49,13 @@ class KuhnPoker(TaskSet):
         is legal, of a timid beginner (`BETS`). Its exploitability is 0.405; at random, it would be 0.458."""
         check_known("agent", agent, PLAYERS)
         rng = random.Random(f"kuhn-poker demonstrations {agent} {seed}")
-        seen = observations(PLAYERS.index(agent))
+        names = INFORMATION_SETS[PLAYERS.index(agent)]
         pairs = []
         for _ in range(count):
-            name = rng.choice(list(seen))
+            name = rng.choice(names)
             legal, other = (legal_moves(history) for history in (name[1:], "" if name.endswith("b") else "b"))
             move = legal[rng.random() < BETS[name[0]]]
-            pairs.append((seen[name], move if rng.random() < good else rng.choice(other)))
+            pairs.append((observation(name[0], name[1:]), move if rng.random() < good else rng.choice(other)))
         return pairs
 
     def score(self, task: Task, answer: Any) -> dict[str, float]:
@@ -102,11 +102,6 @@ def observation(card: str, history: str) -> str:
     return " ".join((card, *_moves(history)))
 
 
-def observations(player: int) -> dict[str, str]:
-    """Information set -> observation of a player (0 or 1)."""
-    return {name: observation(name[0], name[1:]) for name in INFORMATION_SETS[player]}
-
-
 def named_move(text: str, history: str) -> bool | None:
     """Whether a text bets or calls after a history; None if it does not name exactly one legal move."""
     first, second = legal_moves(history)
@@ -118,7 +113,7 @@ def _moves(history: str) -> list[str]:
     return [legal_moves(history[:at])[move == "b"] for at, move in enumerate(history)]
 
 
-INFORMATION_SET = {text: name for player in (0, 1) for name, text in observations(player).items()}
+INFORMATION_SET = {observation(name[0], name[1:]): name for names in INFORMATION_SETS for name in names}
 """Observation -> information set."""
 
 
@@ -148,7 +143,7 @@ def strategy_of(folder: str) -> tuple[dict[str, float], float]:
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     strategy, illegal = {}, 0.0
-    for name, seen in {**observations(0), **observations(1)}.items():
+    for seen, name in INFORMATION_SET.items():
         messages = [{"role": "user", "content": seen}]
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         with torch.no_grad():
