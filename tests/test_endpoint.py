@@ -155,7 +155,7 @@ def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(key: str, m
 @pytest.mark.parametrize(
     ("url", "variable"),
     [
-        ("http://me:sk-very-secret@host/v1", None),
+        *((f"http://{user}@host/v1", None) for user in ("me:sk-very-secret", "sk-very-secret")),
         ("http://host/v1?api_key=sk-very-secret", None),
         ("http://host/v1", "sk-very-secret"),
     ],

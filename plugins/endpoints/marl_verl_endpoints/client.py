@@ -35,7 +35,7 @@ PASSED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
 def check(name: str, endpoint: Endpoint) -> None:
     """MarlError for an invalid address or a missing key of policy `name`'s endpoint. Makes no request."""
     parts = urlsplit(endpoint.url)
-    if parts.scheme not in ("http", "https") or parts.password is not None or SECRET.search(parts.query):
+    if parts.scheme not in ("http", "https") or "@" in parts.netloc or SECRET.search(parts.query):
         example = "such as http://localhost:8000/v1, without a key or a password, since a run stores its config"
         raise MarlError(f"'marl.policies.{name}.endpoint.url' must be an HTTP URL {example}")
     endpoint_key(name, endpoint)
