@@ -197,11 +197,13 @@ def _set_algorithm(script: Script) -> bool:
         name, options = algorithm, dict(usual)
         script.put("marl.sampler.options.episodes", 1)
     critic = name in ("ippo", "mappo")
+    reader = estimator or ("gae" if critic else None)
     for word, (option, readers) in READ.items():
         if (where := f"algorithm.{word}") in script.values:
-            if (estimator or ("gae" if critic else name)) in readers:
+            if (reader or name) in readers:
                 options[option] = script.values.pop(where)
-            elif word != "gamma" or estimator != "reinforce_plus_plus":  # which reads it in verl only
+            # kept, and refused unless it is the default: verl reads the first one, others here have an option for it
+            elif (word, reader) not in (("gamma", "reinforce_plus_plus"), ("norm_adv_by_std_in_grpo", None)):
                 script.drop(where)
     OmegaConf.update(script.recipe, f"{section}.name", name, force_add=True)
     for option, value in options.items():

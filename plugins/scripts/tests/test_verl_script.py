@@ -168,7 +168,7 @@ def recipe(*overrides: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("algorithm.adv_estimator=opo", r"unknown algorithm\.adv_estimator 'opo'"),
+        ("marl.algorithm.name=at-grpo algorithm.norm_adv_by_std_in_grpo=False", r"set marl\.algorithm\.name and"),
         ("algorithm.adv_estimator=grop", r"unknown algorithm\.adv_estimator 'grop': did you mean 'grpo'"),
         ("algorithm.use_kl_in_reward=True", r"actor\.use_kl_loss=true"),
         ("actor_rollout_ref.actor.ppo_micro_batch_size=64", "set ppo_micro_batch_size_per_gpu"),
