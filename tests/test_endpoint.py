@@ -101,9 +101,6 @@ def test_the_key_is_that_of_its_variable_and_no_other(monkeypatch: pytest.Monkey
     assert keys == ["Bearer secret", "Bearer none"]
 
 
-# What can go wrong with a request
-
-
 @pytest.mark.parametrize(
     ("reply", "message"),
     [

@@ -102,7 +102,9 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
 
     async def __aexit__(self, *_: object) -> None:
         self._done.set()
-        if self._task is not None:
+        if self._task is not None and self._client is not None:
+            if not self._client.done():  # it still connects, longer than the call that waited for it might take
+                self._task.cancel()
             await asyncio.wait([self._task])
 
     async def _list(self, name: str) -> list[dict[str, Any]]:

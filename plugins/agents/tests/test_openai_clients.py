@@ -16,6 +16,7 @@ from marl_verl_testing.scripted import ScriptedContext
 
 from marl_verl.algo.sampling import Independent, drive
 from marl_verl.episode import Act, Action, Journal, ReplayMismatch, Run, Workflow, replay
+from marl_verl.episode.errors import Limits
 from marl_verl.tasks import Task
 from plugins.agents.tests.test_client_keys import APIS, LEAST, MESSAGES, RESPONSES, TOOLS, USER
 
@@ -35,13 +36,15 @@ class Does(Workflow):
         return await self.do(team)
 
 
-def answers(do: Callable[[Any], Awaitable[Any]], replies: Any = "4", **agents: Any) -> Any:
+def answers(
+    do: Callable[[Any], Awaitable[Any]], replies: Any = "4", seconds: float | None = None, **agents: Any
+) -> Any:
     """The answer of a workflow that is replayed, without the check in other processes (local functions)."""
 
     async def go() -> Any:
         policy = ScriptedPolicy({"solver": replies, **agents})
         context = ScriptedContext(Does(do), TASK, policy)
-        async with Run(Does(do), TASK, policy.agents) as run:
+        async with Run(Does(do), TASK, policy.agents, limits=Limits(call_seconds=seconds)) as run:
             await drive(run, lambda act: context.act(act, 0))
         assert (await replay(Does(do), TASK, policy.agents, run.journal)).answer == run.answer
         return run
@@ -210,9 +213,6 @@ def test_a_conversation_of_a_parallel_task_goes_on_alone(inside: bool) -> None:
         slots = {f"{outer}{number}{turn}" for number in (1, 3) for turn in ("", "#1", "#2")}
         assert {slot for slot in turns if slot.startswith(outer)} == slots
     assert len(acts) == len(turns) == (14 if inside else 7)
-
-
-# Requests that a client repeats after a time-out, and replies that it gives back with other white space
 
 
 REPLY = {
