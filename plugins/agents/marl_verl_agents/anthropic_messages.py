@@ -28,12 +28,9 @@ def read(body: Mapping[str, Any]) -> Request:
     if messages and messages[-1]["role"] == "assistant":
         why = "the last message is the assistant's, and continuing it (prefill) is not supported: end with another role"
         raise RequestError(why, "messages")
-    converted: dict[str, Any] = {
-        "tools": functions(body.get("tools"), TOOL_KEYS),
-        "tool_choice": CHOICES.get(kind, {"type": "function", "function": {"name": choice.get("name")}}),
-        "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
-    }
-    return request(body, messages, KEYS, **converted)
+    tools, parallel = functions(body.get("tools"), TOOL_KEYS), not choice.get("disable_parallel_tool_use")
+    chosen = CHOICES.get(kind, {"type": "function", "function": {"name": choice.get("name")}})
+    return request(body, messages, KEYS, tools=tools, tool_choice=chosen, parallel_tool_calls=parallel)
 
 
 def _add(messages: list[Message], message: Mapping[str, Any]) -> None:

@@ -28,8 +28,7 @@ def parsed(text: str) -> list[str] | None:
 
 
 def result(parts: Sequence[str]) -> int:
-    pairs = zip(("+", *parts[1::2]), parts[::2], strict=True)
-    return sum(-int(digit) if sign == "-" else int(digit) for sign, digit in pairs)
+    return sum(map(int, re.findall(r"[+-]?\d", "".join(parts))))
 
 
 def number(text: str) -> int | None:
