@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from marl_verl_inspect.export import Source, export
@@ -39,9 +39,6 @@ from marl_verl.files import read_json, write_json
 from marl_verl.options import Positive, build
 from marl_verl.run.checkpoint import folders
 from marl_verl.team import PolicyConfig, TeamConfig
-
-if TYPE_CHECKING:  # it imports verl, which an evaluation need not do to read a pool
-    from marl_verl.backend.policies import Policies
 
 DECAY = 0.99
 FOLDER, MODEL, SAVED = "opponents", "model", "saved"
@@ -225,7 +222,7 @@ class Past:
 
     folder = FOLDER
 
-    def __init__(self, config: DictConfig, team: TeamConfig, policies: "Policies", run: Path) -> None:
+    def __init__(self, config: DictConfig, team: TeamConfig, policies: Any, run: Path) -> None:
         self._team, self._policies = team, policies
         settings = {past.of: past for past in team.past.values()}
         self.pools = {of: Pool(item, int(config.marl.run.seed)) for of, item in settings.items()}
@@ -244,7 +241,7 @@ class Past:
     def use(self, chosen: Mapping[str, int]) -> None:
         """Load snapshots (policy -> step) into the opponents' servers. No task may be in flight."""
         for of, step in chosen.items():
-            runtime: Any = self._policies.runtimes[past_name(of)]
+            runtime = self._policies.runtimes[past_name(of)]
             if runtime.step != step:
                 with timed(self._seconds, "load_snapshots"), self.snapshots[of].loadable(step) as model:
                     runtime.load(step, model)
@@ -264,8 +261,7 @@ class Past:
     def take(self, step: int) -> None:
         for of, pool in self.pools.items():
             if step % pool.settings.every == 0:
-                runtime: Any = self._policies.runtimes[of]
-                self.snapshots[of].write(step, partial(runtime.save, step=step))
+                self.snapshots[of].write(step, partial(self._policies.runtimes[of].save, step=step))
                 pool.add(step)
 
     def discard(self) -> None:

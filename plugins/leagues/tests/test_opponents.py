@@ -85,7 +85,7 @@ class Server(FrozenRuntime):
 def opponents(run: Path, runtime: Any) -> Past:
     policies = {"player": {"actor_rollout_ref": {"model": {"path": "base", "lora_rank": 0}}}}
     config = OmegaConf.create({"marl": {"run": {"seed": 3}}, "policies": policies})
-    return Past(config, team(), SimpleNamespace(runtimes={"player-past": runtime}), run)  # type: ignore[arg-type]
+    return Past(config, team(), SimpleNamespace(runtimes={"player-past": runtime}), run)
 
 
 def test_a_step_is_sampled_in_rounds_by_snapshot(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ class KuhnPoker(TaskSet):
     """
 
     quick = True
-
     sides = PLAYERS
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
