@@ -144,14 +144,12 @@ class TeamTransport(contextlib.nullcontext[None]):
         number = self._team.requests.get((agent, slot), 0)
         self._team.requests[agent, slot] = number + 1
         id = "-".join([agent, *([slot] if slot else []), str(number)])
-        actions = await self._acts(agent, asked, slot)
-        whole: dict[str, Any] = api.response(id, asked, actions)
+        whole: dict[str, Any] = api.response(id, asked, await self._acts(agent, asked, slot))
         return server_sent(api.events(whole, asked), api is not chat_completions) if asked.stream else whole
 
     def _read(self, api: Any, body: bytes) -> Request:
-        keys = parse(body, self._ignored)
         try:
-            asked: Request = api.read(keys)
+            asked: Request = api.read(parse(body, self._ignored))
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             text = str(error)
             raise RequestError(f"wrong value: {text}", text.split("'")[1] if "'" in text else None) from error

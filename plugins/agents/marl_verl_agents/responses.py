@@ -29,8 +29,7 @@ def read(body: Mapping[str, Any]) -> Request:
         choice = {"type": "function", "function": {"name": choice["name"]}}
     form = text.get("format")
     if form is not None and form.get("type") == "json_schema":
-        schema = {key: value for key, value in form.items() if key != "type"}
-        form = {"type": "json_schema", "json_schema": schema}
+        form = {"type": "json_schema", "json_schema": {key: value for key, value in form.items() if key != "type"}}
     tools = functions(body.get("tools"), TOOL_KEYS)
     return request(body, messages, KEYS, tools=tools, tool_choice=choice, response_format=form)
 
@@ -76,14 +75,13 @@ def response(id: str, asked: Request, actions: Sequence[Action]) -> dict[str, An
         made = {"type": "function_call", "id": f"fc_{call['id']}", "call_id": call["id"], "status": "completed"}
         output.append({**made, **call["function"]})
     before, sampled = usage(actions)
-    used = {"input_tokens": before, "output_tokens": sampled, "total_tokens": before + sampled}
     return {
         **{"id": f"resp_{id}", "object": "response", "created_at": 0, "model": asked.model, "output": output},
         **{"error": None, "status": status, "incomplete_details": {"reason": "max_output_tokens"} if cut else None},
         **{"instructions": None, "metadata": {}, "parallel_tool_calls": True, "tools": [], "tool_choice": "auto"},
         **{key: asked.parameters.get(key) for key in ("temperature", "top_p")},
         "usage": {
-            **used,
+            **{"input_tokens": before, "output_tokens": sampled, "total_tokens": before + sampled},
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens_details": {"reasoning_tokens": 0},
         },

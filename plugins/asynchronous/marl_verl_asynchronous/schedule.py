@@ -80,8 +80,7 @@ class Dispatch:
             self._batches += 1
             for position, task in enumerate(self._fetch()):
                 # numbered by data batch: a step may read several, and a resumed run continues the count
-                place = {"uid": f"s{self._batches}t{position:05d}", "batch": self._batches}
-                self._next.append({**task, **place})
+                self._next.append({**task, "uid": f"s{self._batches}t{position:05d}", "batch": self._batches})
         return self._next.popleft()
 
 
@@ -282,8 +281,7 @@ class Asynchronous:
     def _trim(self, report: Report) -> Report:
         """A report without the lines of its episodes, but with its failures, if this step's journal is not stored."""
         if not self.trainer.records.keeps(self.trainer.step, 0):
-            failures = Sample(failures=report.failures)
-            report.lines = sample_lines(failures, report.uid, report.task, tokens=False)
+            report.lines = sample_lines(Sample(failures=report.failures), report.uid, report.task, tokens=False)
         return report
 
     def _updates(self) -> list[Future[Any]]:

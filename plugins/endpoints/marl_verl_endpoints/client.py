@@ -93,8 +93,7 @@ class EndpointClient(Client):
                 **{name: asked.get(name, omit) for name in PASSED},
             )
             action = _action(completion, asked, limit)
-        stopped_by = action.stop if action.stop in stop else None
-        return replace(action, seconds=time.monotonic() - begun, stop=stopped_by)
+        return replace(action, seconds=time.monotonic() - begun, stop=action.stop if action.stop in stop else None)
 
 
 def _action(completion: Any, asked: Mapping[str, Any], limit: int) -> Action:

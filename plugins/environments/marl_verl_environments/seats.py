@@ -95,8 +95,7 @@ class SeatedTasks(TaskSet):
         return pairs[:count]
 
     def vocabulary(self) -> list[str]:
-        pairs = self.demonstrations("", 2000, 0, 1.0)
-        return sorted({word for pair in pairs for word in " ".join(pair).split()})
+        return sorted({word for pair in self.demonstrations("", 2000, 0, 1.0) for word in " ".join(pair).split()})
 
     def score(self, task: Task, answer: Any) -> float | dict[str, float]:
         """The outcome of seat `side`, or the mean of all seats; with `sides`, that of the seats of each. ValueError for

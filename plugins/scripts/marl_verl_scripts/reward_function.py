@@ -94,9 +94,8 @@ def function(text: str, kwargs: Mapping[str, Any]) -> Callable[..., Any]:
     if not callable(reward):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise MarlError(f"reward file '{loaded[0].path}' has no function '{name}': {nearest(name, functions)}")
-    signature = inspect.signature(reward)
     with user_error(f"reward function '{text}' must be `def {name}({', '.join(ARGUMENTS)})`", TypeError):
-        signature.bind(**{**dict.fromkeys(ARGUMENTS), **kwargs})
+        inspect.signature(reward).bind(**{**dict.fromkeys(ARGUMENTS), **kwargs})
     return reward
 
 

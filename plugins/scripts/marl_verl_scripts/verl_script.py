@@ -239,8 +239,7 @@ def _set_reward(script: Script) -> None:
     groups = "algorithm.filter_groups"
     if script.values.get(f"{groups}.enable"):
         most = int(script.get(f"{groups}.max_num_gen_batches", 0))
-        refill = most - 1 if most > 0 else None
-        script.put("marl.sampler.filter", {"no_variance": True, "refill": refill})
+        script.put("marl.sampler.filter", {"no_variance": True, "refill": most - 1 if most > 0 else None})
         for name in ("enable", "max_num_gen_batches", "metric", "max_inflight_gen_batches"):
             script.values.pop(f"{groups}.{name}", None)
 
@@ -320,5 +319,4 @@ def _changes_nothing(values: Mapping[str, Any], key: str) -> bool:
 @functools.cache
 def verl_defaults() -> dict[str, Any]:
     """Every key and section of verl's own config -> its default, in which an interpolation is a text."""
-    text = (verl_configs() / COMPOSED_BY_VERL).read_text(encoding="utf-8")
-    return dict(key_paths(yaml.safe_load(text)))
+    return dict(key_paths(yaml.safe_load((verl_configs() / COMPOSED_BY_VERL).read_text(encoding="utf-8"))))

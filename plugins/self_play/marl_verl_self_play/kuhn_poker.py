@@ -79,8 +79,7 @@ class KuhnPokerGame(Workflow):
 
     async def run(self, task: Task, team: Team) -> dict[str, Any]:
         cards = task.data["cards"]
-        swapped = self.drawn_seats and zlib.crc32(task.id.encode()) % 2
-        seats = PLAYERS[::-1] if swapped else PLAYERS
+        seats = PLAYERS[::-1] if self.drawn_seats and zlib.crc32(task.id.encode()) % 2 else PLAYERS
         history, illegal = "", 0
         while history not in ENDS:
             player = len(history) % 2
