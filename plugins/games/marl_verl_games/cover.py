@@ -45,11 +45,8 @@ class Cover(DrawnTasks):
         """(observation, answer) pairs of training tasks: a share `good` is a number of the list, others are any."""
         check_known("agent", agent, AGENTS)
         rng = random.Random(f"cover demonstrations {seed}")
-        pairs = []
-        for _ in range(count):
-            task = self._next_task(rng, "train")
-            pairs.append((task.prompt, rng.choice(numbers(task) if rng.random() < good else NUMBERS)))
-        return pairs
+        tasks = (self._next_task(rng, "train") for _ in range(count))  # each drawn just before its answer
+        return [(task.prompt, rng.choice(numbers(task) if rng.random() < good else NUMBERS)) for task in tasks]
 
     def _random_task(self, rng: random.Random) -> tuple[str, Task]:
         items = rng.sample(ITEMS, self.items)

@@ -81,28 +81,29 @@ _PRINTED = re.compile(r"(?:^|(Actions(?: List\*\*)?:))[ \t]*\[", re.MULTILINE)
 def answered(agent: str, verb: Verb, text: str, meant: Meaning) -> Line:
     """The line of an answer: its last list in brackets, after the last `####` if it has one."""
     after = text.rpartition("####")[2]
-    end, depth = after.rfind("]"), 0
-    for start in range(end, -1, -1):
-        depth += {"]": 1, "[": -1}.get(after[start], 0)
-        if depth == 0:
-            return _listed(agent, verb, after[start : end + 1], meant)
-    return Line(agent, verb, None)
+    backwards = _balanced(after[: after.rfind("]") + 1][::-1])
+    return _listed(agent, verb, backwards[::-1], meant) if backwards else Line(agent, verb, None)
 
 
 def printed(agent: str, verb: Verb, output: str, meant: Meaning, only_moves: bool) -> Line:
     """The line of a program's output: its last list after "Actions List**:" or "Actions:", else at the start of a line.
     `only_moves`: whether a list with anything else than moves counts as none."""
     starts = list(_PRINTED.finditer(output))
-    start = next(iter([*(match for match in reversed(starts) if match[1]), *reversed(starts)]), None)
-    if start is not None:
-        depth = 0
-        for end in range(start.end() - 1, len(output)):
-            depth += {"[": 1, "]": -1}.get(output[end], 0)
-            if depth == 0:
-                line = _listed(agent, verb, output[start.end() - 1 : end + 1], meant)
-                refused = only_moves and (line.moves is None or UNKNOWN in line.moves)
-                return Line(agent, verb, None) if refused else line
-    return Line(agent, verb, None)
+    starts = [match for match in starts if match[1]] or starts
+    text = _balanced(output[starts[-1].end() - 1 :]) if starts else ""
+    line = _listed(agent, verb, text, meant) if text else Line(agent, verb, None)
+    refused = only_moves and (line.moves is None or UNKNOWN in line.moves)
+    return Line(agent, verb, None) if refused else line
+
+
+def _balanced(text: str) -> str:
+    """The beginning of a text, up to where all its brackets are closed; "" if they never are."""
+    depth = 0
+    for end, mark in enumerate(text, start=1):
+        depth += {"[": 1, "]": -1}.get(mark, 0)
+        if depth == 0:
+            return text[:end]
+    return ""
 
 
 def _listed(agent: str, verb: Verb, text: str, meant: Meaning) -> Line:

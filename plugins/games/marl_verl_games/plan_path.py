@@ -10,7 +10,7 @@ from marl_verl_tiny.grid import cells, distances, neighbours
 
 from marl_verl import Task
 from marl_verl.tasks import Split, distinct, held_out
-from marl_verl_games.game import HELD_OUT, STEPS, Game, GameTasks
+from marl_verl_games.game import HELD_OUT, STEPS, Cell, Game, GameTasks, apart
 
 WORDS = {"up": "U", "down": "D", "left": "L", "right": "R"}
 
@@ -21,8 +21,7 @@ def moves_in(text: str) -> tuple[str, ...] | None:
     return tuple(move for move in moves if move) if moves and all(moves) else None
 
 
-def place(cell: str) -> tuple[int, int]:
-    """(row, column) of a cell, from 0."""
+def place(cell: str) -> Cell:
     return ord(cell[0]) - ord("a"), int(cell[1:]) - 1
 
 
@@ -55,8 +54,7 @@ class PathGame(Game):
     @property
     def potential(self) -> float:
         """Minus the distance to the goal without walls."""
-        (row, column), (goal_row, goal_column) = place(self.cell), place(self.goal)
-        return -abs(row - goal_row) - abs(column - goal_column)
+        return -apart(place(self.cell), place(self.goal))
 
     def left(self, cell: str) -> int:
         """Number of moves of a shortest walk from a cell to the goal; size**2: there is none."""

@@ -2,9 +2,9 @@
 
 import ast
 import decimal
-import functools
 import hashlib
 import importlib
+import itertools
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -76,7 +76,7 @@ class ReasoningGym(TaskSet):
 
     def __post_init__(self) -> None:
         check_known("marl.task.options.dataset", self.dataset, DATASETS)
-        self._made(1, 0)
+        self._scorer = self._made(1, 0)
 
     def generate(self, split: Split, count: int, seed: int) -> list[Task]:
         """`count` tasks with different questions. A question is in one split only, whatever the seed. MarlError: the
@@ -101,7 +101,7 @@ class ReasoningGym(TaskSet):
             return 0.0
 
     def _entries(self, split: Split, seed: int) -> Iterator[dict[str, Any]]:
-        for chunk in range(1 << 30):
+        for chunk in itertools.count():
             digest = hashlib.sha256(f"{self.dataset} {split} {seed} {chunk}".encode()).digest()
             first = int.from_bytes(digest[:3], "big") * CHUNK
             dataset = self._made(CHUNK, first)
@@ -109,10 +109,6 @@ class ReasoningGym(TaskSet):
                 with _seeded(first + index), user_error(f"reasoning-gym '{self.dataset}'", Exception, line=True):
                     entry = dataset[index]
                 yield entry
-
-    @functools.cached_property
-    def _scorer(self) -> Any:
-        return self._made(1, 0)
 
     def _made(self, size: int, seed: int) -> Any:
         options = dict(self.config or {})

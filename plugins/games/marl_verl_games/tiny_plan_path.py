@@ -33,7 +33,7 @@ from marl_verl import Episode, Task, Team, Turn
 from marl_verl.options import Positive
 from marl_verl.tasks import DrawnTasks, quick
 from marl_verl_games import log
-from marl_verl_games.game import STEPS, Played, executed, play
+from marl_verl_games.game import STEPS, Played, apart, executed, play
 from marl_verl_games.game_workflows import GamePlayer
 from marl_verl_games.plan_path import WORDS, PathGame, PlanPath, Size, moves_in, place
 
@@ -116,9 +116,8 @@ def around(board: PathGame, at: str, plan: Sequence[str]) -> str:
     aim = (row + sum(STEPS[move][0] for move in plan), column + sum(STEPS[move][1] for move in plan))
 
     def worth(move: str) -> tuple[int, int]:
-        end = place(str(board.beside(at, move)))
         named = plan.index(move) if move in plan else len(plan)
-        return abs(end[0] - aim[0]) + abs(end[1] - aim[1]), named
+        return apart(place(str(board.beside(at, move))), aim), named
 
     return min((move for move in STEPS if board.beside(at, move) is not None), key=worth, default=plan[0])
 
@@ -194,7 +193,7 @@ def at_plan_path(task: Task, turn: Turn, episode: Episode) -> float:
         return INVALID + (FAIL if over else 0.0)
     after, reward = _played(before, line.moves)
     if after.game.solved:
-        shortest = not before.refused and not after.refused and after.made == after.game.left(after.game.start)
+        shortest = after.made == after.game.left(after.game.start)  # so that no move was refused
         return reward + GOAL + (OPTIMAL if shortest else 0.0)
     return reward + (FAIL if over else 0.0)
 

@@ -44,10 +44,7 @@ class TeamMemory:
 
 
 async def search(reader: str | None, query: str, k: int) -> list[str]:
-    try:
-        return _store(reader).index.search(query, k)
-    except (ValueError, LookupError):
-        return []
+    return _store(reader).index.best(query, k)
 
 
 async def get(reader: str | None, key: str) -> str | None:

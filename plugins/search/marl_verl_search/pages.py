@@ -52,18 +52,11 @@ async def read_page(source: str, url: str, words: str, most: int) -> str:
     passages = _passages(text)
     if not passages:
         raise ValueError(f"the page {url} has no text")
-    shown = [*_best(passages, words, most)]
+    shown = Index(passages).best(words, most) or passages[:most]
     if links:
         texts = [f"{label}: {target}" for label, target in links[:MOST_LINKS]]
-        shown.append("Links:\n" + "\n".join(_best(texts, words, LINKS)))
+        shown.append("Links:\n" + "\n".join(Index(texts).best(words, LINKS) or texts[:LINKS]))
     return "\n\n".join([f"{url}:", *shown])
-
-
-def _best(texts: list[str], words: str, most: int) -> list[str]:
-    try:
-        return Index(texts).search(words, most)
-    except (ValueError, LookupError):
-        return texts[:most]
 
 
 def _passages(text: str) -> list[str]:
@@ -120,8 +113,6 @@ async def _loaded(url: str) -> tuple[str, str]:
 
 async def _public_address(url: httpx.URL) -> str:
     """An address of a host, all of whose addresses are public. ValueError if one is not, LookupError without any."""
-    if url.scheme not in ("http", "https"):
-        raise ValueError(f"{url} is no address of a page: it must begin with http:// or https://")
     loop = asyncio.get_running_loop()
     try:
         places = await loop.getaddrinfo(url.host, url.port or 80, type=socket.SOCK_STREAM)

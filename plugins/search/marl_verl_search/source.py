@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class Searching(Workflow):
         if self.source.startswith("web:"):
             function(self.source)
         elif self.source != PARAGRAPHS and not self.source.startswith(("http://", "https://")):
-            corpus_texts(Path(self.source).expanduser())
+            corpus(Path(self.source).expanduser())
 
     def check_source(self, task: Task) -> None:
         """MarlError if a task lacks the paragraphs to search."""
@@ -98,29 +99,38 @@ def function(source: str) -> Callable[[str, int], Any]:
 
 
 class Index:
-    """Texts to search, as "title: text"."""
+    """Texts to search, as "title: text"; the first search makes the index."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = texts
-        self._scorer: Any = None
-        words = [_words(text) for text in texts]
-        if any(words):
-            import bm25s  # seconds: it compiles
 
-            self._scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
-            self._scorer.index(words, show_progress=False)
+    @functools.cached_property
+    def _scorer(self) -> Any:
+        """None if no text has a word."""
+        words = [_words(text) for text in self._texts]
+        if not any(words):
+            return None
+        import bm25s  # seconds: it compiles
+
+        scorer = bm25s.BM25(k1=K1, b=B, method="lucene")
+        scorer.index(words, show_progress=False)
+        return scorer
+
+    def best(self, query: str, most: int) -> list[str]:
+        """The best texts with a word of the query, best first; ties keep their order."""
+        words = sorted(set(_words(query)))
+        if not words or self._scorer is None:
+            return []
+        scores = self._scorer.get_scores(words)
+        return [self._texts[place] for place in np.argsort(-scores, kind="stable")[:most] if scores[place] > 0]
 
     def search(self, query: str, most: int) -> list[str]:
-        """The best texts with a word of the query, best first; ties keep their order. ValueError: there is no word in
-        the query. LookupError: none of its words is in any text."""
-        words = sorted(set(_words(query)))
-        if not words:
+        """As `best`. ValueError: there is no word in the query. LookupError: none of its words is in any text."""
+        if not _words(query):
             raise ValueError("the query has no word")
-        scores = self._scorer.get_scores(words) if self._scorer is not None else np.zeros(0)
-        places = [int(place) for place in np.argsort(-scores, kind="stable")[:most] if scores[place] > 0]
-        if not places:
+        if not (texts := self.best(query, most)):
             raise LookupError("no paragraph has a word of the query")
-        return [self._texts[place] for place in places]
+        return texts
 
 
 _of_texts = functools.lru_cache(maxsize=256)(Index)
@@ -140,16 +150,11 @@ def paragraphs_of(task: Task) -> Index:
 
 @functools.lru_cache(maxsize=2)
 def corpus(path: Path) -> Index:
-    return Index(corpus_texts(path))
-
-
-@functools.lru_cache(maxsize=2)
-def corpus_texts(path: Path) -> tuple[str, ...]:
-    """The texts of a corpus file. MarlError for a row that is no document, or without any."""
+    """The index of a corpus file. MarlError for a row that is no document, or without any."""
     rows = (Fields(row, f"corpus '{path}', row {number}") for number, row in read_rows(path, "corpus"))
     if not (texts := tuple(map(document, rows))):
         raise MarlError(f"corpus '{path}' is empty")
-    return texts
+    return Index(texts)
 
 
 def document(fields: Fields) -> str:
@@ -163,7 +168,4 @@ def document(fields: Fields) -> str:
 
 
 def _words(text: str) -> list[str]:
-    import bm25s
-
-    options = {"stopwords": [], "token_pattern": r"\w+", "return_ids": False, "show_progress": False}
-    return bm25s.tokenize([text], **options)[0]
+    return re.findall(r"\w+", text.lower())

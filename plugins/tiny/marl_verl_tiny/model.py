@@ -45,7 +45,7 @@ class Shape:
     layers: Width = 2  # number of layers
     heads: Width = 2  # number of attention heads
     kv_heads: Width = 2  # number of key and value heads; divides `heads`
-    head_dim: Width = 32  # width of a head, the smallest that vLLM's CPU attention supports
+    head_dim: Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256] = 32  # width of a head, a size that vLLM supports
     mlp: Width = 128  # width of the feed-forward layer, a multiple of 8
     context: Annotated[int, Interval(ge=16, le=1 << 20)] = 256  # longest prompt and answer together, in tokens
     family: Literal["qwen3", "llama"] = "qwen3"
@@ -65,11 +65,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class TinyModel(Shape):
-    """A tiny model for `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config).
-
-    Attributes:
-        head_dim: width of a head, a size of vLLM's attention on a CPU and on a GPU.
-    """
+    """A tiny model for `agents` on a task set, after a warm-up (`marl.policies.<name>.tiny` in config)."""
 
     task: str  # registered name of the task set that provides the demonstrations
     agents: Sequence[str]  # agents whose demonstrations to learn; several for a shared policy
@@ -79,7 +75,6 @@ class TinyModel(Shape):
     good: Annotated[float, Interval(ge=0, le=1)] = 0.35  # share of correct demonstrations; the others are careless
     batch_size: options.Positive = 64  # demonstrations per update
     learning_rate: Annotated[float, Interval(gt=0, le=1)] = 3e-3  # maximum learning rate of the warm-up
-    head_dim: Literal[32, 64, 80, 96, 112, 128, 160, 192, 224, 256] = field(default=32, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
