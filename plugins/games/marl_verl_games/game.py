@@ -71,7 +71,7 @@ def play(before: Played[G], moves: Sequence[str]) -> Played[G]:
     for move in moves:
         if now.over:
             break
-        state = now.game.after(move) if now.game.move(move) else "no move of this game"
+        state = now.game.after(meant) if (meant := now.game.move(move)) else "no move of this game"
         if isinstance(state, str):
             now = Played(now.game, now.made + 1, (*now.refused, (move, state)))
         else:

@@ -139,7 +139,7 @@ def test_moves_of_sokoban_and_why_they_are_refused() -> None:
 def test_moves_of_sudoku_and_why_they_are_refused() -> None:
     game = Sudoku.of(GRID)
     assert game.legal() == "r1c4=4, r3c3=4, r4c1=4, r4c4=1|4"
-    after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "r1c4=4", "r4c4=1"])
+    after = play(Played(game), ["r1c1=2", "r1c4=3", "r5c1=1", "R1C4=4", "r4c4=1"])
     why = ["a cell of the puzzle", "3 is already in the row", "outside the 4x4 grid"]
     assert [reason for _, reason in after.refused] == why
     assert (after.made, after.game.drawn().splitlines()[0]) == (5, "1 2 3 4")

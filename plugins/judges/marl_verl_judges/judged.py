@@ -63,7 +63,9 @@ class Judged(Workflow):
             raise MarlError(f"'early' is for kind 'act': kind '{self.kind}' judges what is complete at the end")
         if wrong := [mark for mark in self.marks or () if not isinstance(mark, str)]:
             raise MarlError(f"'marks' must be words, got {wrong[0]!r}: quote yes and no, which YAML reads as booleans")
-        if self.kind == "pair" and self.marks is None:
+        if self.worst == self.best:
+            raise MarlError(f"'worst' and 'best' must differ, got {self.best} for both")
+        if self.kind == "pair" and not self.marks:
             self.marks = {"A": 1.0, "B": 0.0}
         self._inner = build(load().get("workflows", self.of), self.options, "marl.workflow.options.options")
         self.replayable = self._inner.replayable  # type: ignore[misc]  # that of external processes is not
@@ -78,7 +80,7 @@ class Judged(Workflow):
 
     def score(self, verdict: str) -> float | None:
         """The score in a verdict, None if there is none."""
-        if self.marks is not None:
+        if self.marks:
             words = "|".join(map(re.escape, sorted(self.marks, key=len, reverse=True)))
             marks = re.findall(rf"(?<!\w)(?:{words})(?!\w)", verdict)
             return self.marks[marks[-1]] if marks else None

@@ -123,7 +123,7 @@ def test_a_verdict_without_a_score_has_the_value_of_the_option() -> None:
         assert set(rewards(sample).values()) == {0.25}
         assert all(turn.invalid == "no score" and turn.rewards["role"] == 0 for turn in sample.turns[5:])
         assert Verdicts().of_sample(sample) == {}
-    assert workflow(worst=5, best=1).score("Grade: 2") == 0.75
+    assert workflow(worst=5, best=1, marks={}).score("Grade: 2") == 0.75
     assert set(rewards(sampled(workflow("pair", unparsed=0.25), {"judge": "Both"})).values()) == {0.25, 0.5}
 
 
@@ -146,6 +146,7 @@ def test_what_cannot_be_judged_is_refused_before_an_act() -> None:
         ({"judges": []}, "'judges' must name"),
         ({"agents": ["judge"]}, "not in 'agents'"),
         ({"marks": {True: 1.0}}, "'marks' must be words, got True"),
+        ({"worst": 10}, "must differ, got 10.0"),
         ({"kind": "pair", "early": True}, "'early' is for kind 'act'"),
     ):
         with pytest.raises(MarlError, match=message):
