@@ -13,7 +13,7 @@ from marl_verl_code.sets import apps, livecodebench
 from marl_verl_datasets import Fields
 from marl_verl_games.game_workflows import CALLER, ToolCallerPlanner, game, program
 from marl_verl_games.plan_path import PlanPath
-from marl_verl_games.puzzles import SokobanTasks
+from marl_verl_games.sokoban import SokobanTasks
 from marl_verl_testing import ScriptedContext, ScriptedPolicy
 from marl_verl_tiny.grid import cells
 

@@ -1,10 +1,14 @@
 """Games for chat models: a state, its text, its legal moves, and why a move is refused; and task sets of games."""
 
-from collections.abc import Sequence
+import itertools
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from marl_verl import Task, TaskSet
+from marl_verl.errors import user_error
+from marl_verl.tasks import Split, distinct, held_out
 from marl_verl_games import log
 
 Cell = tuple[int, int]
@@ -99,3 +103,19 @@ class GameTasks(TaskSet):
     def score(self, task: Task, answer: Any) -> float:
         """1 where the moves solve the game, else 0. MarlError: the answer is no log."""
         return float(outcome(self.game.of(task), log.read(answer)).solved)
+
+
+def puzzles(
+    task_of: Callable[[Any], Task | None], generator: str, count: int, split: Split, seed: int, **options: int
+) -> list[Task]:
+    """`count` different tasks of the entries of a generator of reasoning-gym. A puzzle is in one split only, whatever
+    the seed. MarlError if there are fewer, or if the generator refuses the options."""
+    import reasoning_gym  # seconds
+
+    name = generator.removeprefix("mini_")
+    first = random.Random(f"{name} {split} {seed}").randrange(1 << 29)
+    with user_error(f"reasoning-gym '{generator}' refuses marl.task.options", AssertionError):
+        entries = reasoning_gym.create_dataset(generator, seed=first, **options)
+    tasks = (task_of(entries[number]) for number in itertools.count())
+    drawn = (task if task and held_out(task.id, HELD_OUT) == (split == "test") else None for task in tasks)
+    return distinct(lambda: next(drawn), count, split, name)

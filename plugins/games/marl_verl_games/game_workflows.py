@@ -31,7 +31,8 @@ from marl_verl.tasks import quick
 from marl_verl_games import log
 from marl_verl_games.game import Game, Played, executed, play
 from marl_verl_games.plan_path import PathGame
-from marl_verl_games.puzzles import Sokoban, Sudoku
+from marl_verl_games.sokoban import Sokoban
+from marl_verl_games.sudoku import Sudoku
 
 CALLER, PLANNER = "tool-caller", "planner"
 GAMES: dict[str, type[Game]] = {"plan-path": PathGame, "sokoban": Sokoban, "sudoku": Sudoku}

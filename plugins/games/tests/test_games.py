@@ -8,7 +8,8 @@ from marl_verl_games.game_workflows import GamePlayer, game_of
 from marl_verl_games.game_workflows import game as reward_game
 from marl_verl_games.log import answered, printed
 from marl_verl_games.plan_path import PlanPath
-from marl_verl_games.puzzles import Sokoban, SokobanTasks, Sudoku, SudokuTasks
+from marl_verl_games.sokoban import Sokoban, SokobanTasks
+from marl_verl_games.sudoku import Sudoku, SudokuTasks
 from marl_verl_testing import ScriptedPolicy, check_task, check_workflow, shown
 
 from marl_verl import Task, TaskSet

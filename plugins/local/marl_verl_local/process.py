@@ -4,13 +4,10 @@ Events are shown directly, and a debugger works in all code. Standard output is 
 of users' code. Standard error, logging and warnings go to the log, as those of the processes of a run on Ray do.
 """
 
-import asyncio
 import contextlib
 import importlib
 import logging
 import os
-import pdb
-import signal
 import sys
 import threading
 import traceback
@@ -29,9 +26,8 @@ from marl_verl.errors import MarlError, RunError, after_notes, check, format_err
 from marl_verl.events import emit
 from marl_verl.run.progress import Display, Event
 from marl_verl.run.supervisor import RunEvents
-from marl_verl.threads import ATTACHED, outside_loop
-
-_prompt = threading.RLock()  # one thread at a time reads the terminal
+from marl_verl.threads import outside_loop
+from marl_verl_local.interrupts import breakpoints
 
 
 @check
@@ -144,63 +140,3 @@ def _logged(log: Path) -> Iterator[None]:
             yield
         finally:
             _STREAM.target = terminal
-
-
-@contextlib.contextmanager
-def breakpoints(stopped: Callable[[], object]) -> Iterator[None]:
-    """In this context `breakpoint()` calls `stopped` and opens a prompt, or another debugger of PYTHONBREAKPOINT.
-    The first one marks the process as being debugged, for its whole life: limits are ignored from then on."""
-    previous = sys.breakpointhook
-
-    def stop(*arguments: Any, **options: Any) -> Any:
-        ATTACHED.set()
-        stopped()
-        if os.environ.get("PYTHONBREAKPOINT") or previous is not sys.__breakpointhook__:
-            return previous(*arguments, **options)
-        return _Debugger(nosigint=True).set_trace(sys._getframe(1))
-
-    sys.breakpointhook = stop
-    try:
-        yield
-    finally:
-        sys.breakpointhook = previous
-
-
-class _Debugger(pdb.Pdb):
-    """`quit` ends the run, as Ctrl-C does: an exception in the code at hand would only fail an episode."""
-
-    _quits = False
-
-    def interaction(self, *arguments: Any) -> None:
-        with _prompt:
-            super().interaction(*arguments)
-        if self._quits:  # not earlier: the prompt ignores Ctrl-C
-            signal.raise_signal(signal.SIGINT)
-
-    def set_quit(self) -> None:
-        self._quits = True
-        self.set_continue()
-
-
-@contextlib.contextmanager
-def interrupted_at_once() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt where the main thread is; asyncio's own handler waits for a blocked task."""
-
-    def interrupt_now(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not usual or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, interrupt_now)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def reported_unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """If nobody awaits a task, report its error, except a KeyboardInterrupt that `interrupted_at_once` raised."""
-    if not isinstance(context.get("exception"), KeyboardInterrupt):
-        loop.default_exception_handler(context)

@@ -36,7 +36,7 @@ from marl_verl.events import Phases, emit
 from marl_verl.team import PolicyConfig
 from marl_verl.threads import raise_in
 from marl_verl_local.engine import LocalCritic, LocalWorkers
-from marl_verl_local.process import interrupted_at_once, reported_unless_interrupted
+from marl_verl_local.interrupts import interrupted_at_once, reported_unless_interrupted
 from marl_verl_local.server import LocalServer
 
 K = TypeVar("K")

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from marl_verl_local.interrupts import reported_unless_interrupted
 from marl_verl_local.planning import in_child
-from marl_verl_local.process import reported_unless_interrupted
 
 
 def test_a_child_works_while_this_process_does(tmp_path: Path) -> None:
