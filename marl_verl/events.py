@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+EVENTS_VARIABLE = "MARL_VERL_EVENTS"  # the file descriptor of the events, one JSON object per line
+SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"  # the scratch folder, in the environment of every process of a run
 receiver: Callable[[dict[str, Any]], object] | None = None
 """Called with the events of this process, for a run in the process of the command line."""
-
-EVENTS_VARIABLE = "MARL_VERL_EVENTS"
-"""The file descriptor of the events, one JSON object per line."""
-
-SCRATCH_VARIABLE = "MARL_VERL_SCRATCH"
-"""The scratch folder, in the environment of every process of a run."""
 
 
 def emit(event: str, **values: Any) -> None:

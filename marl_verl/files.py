@@ -12,22 +12,14 @@ from typing import IO, Any
 
 from marl_verl.errors import MarlError, user_error
 
-SAFE_PATH = "PYTHONSAFEPATH"
-"""With this variable Python does not search the working directory, nor that of a script."""
-
+SAFE_PATH = "PYTHONSAFEPATH"  # with this variable Python does not search the working directory, nor that of a script
 GIB = 1 << 30
-MOST = 2 * GIB
-"""Bytes of a file, also after decompression: larger than any step that a run stores."""
-
+MOST = 2 * GIB  # bytes of a file, also after decompression: larger than any step that a run stores
+MOST_DOCUMENT = 256 << 20  # bytes of a file that is parsed as a whole: configs, settings and lists of files
 CHUNK = 4 << 20
-MOST_DOCUMENT = 256 << 20
-"""Bytes of a file that is parsed as a whole: configs, settings and lists of files."""
-
 TRACKERS = ("tensorboard", "wandb", "swanlab", "trackio")
 """Folders of a run directory that trackers write (W&B also links), and nothing here reads."""
-
-TEXTS = (".json", ".jsonl", ".yaml", ".py", ".gz")
-"""Endings of the files that are read as a whole."""
+TEXTS = (".json", ".jsonl", ".yaml", ".py", ".gz")  # endings of the files that are read as a whole
 
 
 def check_run_directory(folder: Path) -> None:

@@ -96,12 +96,8 @@ class PolicyConfig:
 OWN_KEYS = tuple(
     key.name for key in dataclasses.fields(PolicyConfig) if key.name not in ("name", "made", "override", "past")
 )
-"""Keys of a policy's section that are not keys of verl's `actor_rollout_ref`."""
-
-
-def own_keys() -> tuple[str, ...]:
-    """`OWN_KEYS`, and those that distributions add: each describes a model to make (`models/sources.py`)."""
-    return (*OWN_KEYS, *names("model"))
+ALL_KEYS = (*OWN_KEYS, *names("model"))
+"""Keys of a policy's section that are not keys of verl's `actor_rollout_ref`; distributions add sources of models."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +261,7 @@ def _policy(name: str, values: Any) -> PolicyConfig:
     check_type(values, Mapping | None, where)
     section = values or {}
     set_keys = {key: section[key] for key in OWN_KEYS if key in section}
-    override = {key: value for key, value in section.items() if key not in own_keys()}
+    override = {key: value for key, value in section.items() if key not in ALL_KEYS}
     policy = build(PolicyConfig, {**set_keys, "name": name, "override": override}, where)
     if policy.teacher is not None:
         module = required("teacher", "teacher", f"{where}.teacher", "teacher")

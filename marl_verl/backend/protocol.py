@@ -35,6 +35,17 @@ from marl_verl.team import Endpoint, PolicyConfig
 if TYPE_CHECKING:  # torch is imported while Ray starts
     import torch
 
+Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
+"""A field of n rows: a tensor per row, or one nested (jagged) tensor."""
+TaskRow: TypeAlias = Mapping[str, Any]
+"""A task to play: `task` (JSON), `uid`, `keep` (store its episodes), `sampled` in a validation, `states` if any, and a
+`journal` with which its episodes begin, if any."""
+OUT_OF_MEMORY = (
+    "out of memory, killed by Ray; lower actor.ppo_max_token_len_per_gpu, "
+    "rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or data.train_batch_size, or let agents share "
+    "a policy"
+)
+
 
 class TurnCount(NamedTuple):
     """What metrics count of a turn: its tokens, those that it reads from other agents (`episode.communication`),
@@ -74,13 +85,6 @@ class Report:
     def measured(self) -> list[dict[str, float]]:
         """The measures of its episodes; one without any for a task whose attempts all failed."""
         return self.measures if self.successes else [{}]
-
-
-Column: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
-"""A field of n rows: a tensor per row, or one nested (jagged) tensor."""
-TaskRow: TypeAlias = Mapping[str, Any]
-"""A task to play: `task` (JSON), `uid`, `keep` (store its episodes), `sampled` in a validation, `states` if any, and a
-`journal` with which its episodes begin, if any."""
 
 
 @dataclass(frozen=True)
@@ -211,13 +215,6 @@ def tracking_of(config: Any) -> Any:
 def endpoints(config: Any) -> dict[str, Endpoint]:
     """Policy -> its external endpoint."""
     return {name: policy.endpoint for name, policy in team_of(config).policies.items() if policy.endpoint is not None}
-
-
-OUT_OF_MEMORY = (
-    "out of memory, killed by Ray; lower actor.ppo_max_token_len_per_gpu, "
-    "rollout.engine_kwargs.vllm.kv_cache_memory_bytes (servers on a CPU) or data.train_batch_size, or let agents share "
-    "a policy"
-)
 
 
 def reported(error: Exception) -> int:

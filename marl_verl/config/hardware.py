@@ -16,6 +16,9 @@ from typing import Any
 
 RUN_VARIABLE = "MARL_VERL_RUN"  # set by the trainer for itself and its Ray workers
 HARDWARE_VARIABLE = "MARL_VERL_HARDWARE"  # cpu or gpu, as the config was composed; unset: detect
+POLICIES_VARIABLE = "MARL_VERL_POLICIES"
+"""JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
+RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
 FLASH_ATTENTION = "import torch, flash_attn, flash_attn.ops.triton.cross_entropy"
 """Code that loads what transformers and verl use of flash-attn."""
 _SUPPORTED = "assert not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)"
@@ -60,11 +63,6 @@ def ray_address(config: Any) -> str | None:
     """The address of the running Ray cluster that a run connects to; None if it starts a Ray session of its own."""
     address = config.ray_kwargs.ray_init.get("address")
     return None if address in (None, "local") else str(address)
-
-
-POLICIES_VARIABLE = "MARL_VERL_POLICIES"
-"""JSON list of policy names, in the environment of every process of a run: each has its own range of replica ranks."""
-RANKS_A_POLICY, RANKS_A_RUN, RUNS = 1_000, 10_000, 100_000
 
 
 def rollout_name(policy: str) -> str:

@@ -24,6 +24,8 @@ from marl_verl.models.count import model_folder, parameters, shapes
 from marl_verl.options import build
 from marl_verl.team import PolicyConfig, TeamConfig
 
+LARGE = 10_000_000  # parameters of a model from which a CPU updates it alone, and faster in bfloat16
+PROCESSES = 3  # at most, of one policy on a GPU: training worker, server, and the server's child process
 OWN = (
     *("actor.optim", "actor.policy_loss", "actor.clip_ratio", "actor.tau", "actor.loss", "actor.entropy_coeff"),
     *("actor.calculate_entropy", "actor.use_kl_loss", "actor.kl_loss", "actor.ppo_epochs", "actor.ppo_mini_batch_size"),
@@ -68,10 +70,6 @@ def _shared(policy: PolicyConfig, section: Mapping[str, Any]) -> dict[str, Any]:
     passed = {key: settings[key] for key in settings if verdict(f"actor_rollout_ref.{key}") == PASS}
     shared = {key: value for key, value in passed.items() if not key.startswith(OWN)}
     return {"pool": policy.pool, **made, "model.path": shared.pop("model.path", None), **shared}
-
-
-LARGE = 10_000_000  # parameters of a model from which a CPU updates it alone, and faster in bfloat16
-PROCESSES = 3  # at most, of one policy on a GPU: training worker, server, and the server's child process
 
 
 def server_gpus(rollout: Any) -> int:

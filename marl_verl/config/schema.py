@@ -19,8 +19,12 @@ from marl_verl.options import NonNegative, Positive, Share, Small, build
 
 Above = Annotated[float, Gt(0)]
 Part = Annotated[float, Interval(gt=0, le=1)]
+CRITIC_KEYS = (*names("model"), "max_prompt_length")
+"""Keys of `marl.critic` that are not keys of verl's `critic`; distributions add sources of models."""
 Tasks = Annotated[int, Interval(ge=1, le=1_000_000)]
 Options = dict[str, Any]
+SCHEDULE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
+SET_BY_RUN = ("recipe", "folder")  # keys of `marl.run` that are no defaults of a recipe
 
 
 @dataclass(frozen=True)
@@ -192,10 +196,6 @@ class CriticKeys:
     max_prompt_length: Positive | None = None  # of a team: most tokens of a joint observation; null: the agents' sum
 
 
-CRITIC_KEYS = (*names("model"), "max_prompt_length")
-"""Keys of `marl.critic` that are not keys of verl's `critic`; distributions add sources of models."""
-
-
 @dataclass(frozen=True)
 class Marl:
     """Section `marl` of a config."""
@@ -217,9 +217,6 @@ class Marl:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
 
 
-SCHEDULE, FILTER, CURRICULUM = "marl.schedule", "marl.sampler.filter", "marl.data.curriculum"
-
-
 def marl_of(config: DictConfig) -> Marl:
     """Section `marl` of a config, without what distributions add to `marl.run`. MarlError: an invalid key or value."""
     section = marl_section(config)
@@ -227,10 +224,6 @@ def marl_of(config: DictConfig) -> Marl:
         added = {*names("run"), *names("state")}
         section = {**section, "run": {key: value for key, value in run.items() if key not in added}}
     return build(Marl, section, "marl")
-
-
-SET_BY_RUN = ("recipe", "folder")
-"""Keys of `marl.run` that are no defaults of a recipe."""
 
 
 def defaults() -> dict[str, Any]:

@@ -19,7 +19,7 @@ from marl_verl.config.schema import CRITIC_KEYS, Above, Part
 from marl_verl.errors import MarlError, nearest, shown, user_error
 from marl_verl.extensions import missing_extras, pip_line
 from marl_verl.options import NonNegative, Positive, Share, Small, check_type
-from marl_verl.team import own_keys
+from marl_verl.team import ALL_KEYS
 
 Every = Literal[-1] | Positive
 OF_TEAM = ("val_kwargs", "agent")  # sections of `rollout` that the policies of a team have in common
@@ -247,7 +247,7 @@ def settings_of(
     for key, where, section in (*sections, ("critic", "marl.critic", marl.get("critic") or {})):
         if isinstance(section, Mapping):  # else `read_team` refuses it
             allowed = ACTS_ONLY if key != "critic" and (section.get("frozen") or not trained) else ALLOWED
-            own = CRITIC_KEYS if key == "critic" else own_keys()
+            own = CRITIC_KEYS if key == "critic" else ALL_KEYS
             settings += changed(section, defaults[key] | {name: section.get(name) for name in own}, key, where, allowed)
     return settings
 

@@ -18,8 +18,11 @@ from marl_verl.episode.messages import Message, Observation, as_observation
 from marl_verl.episode.turn import Act, Action, Turn, shared_length
 from marl_verl.errors import user_error
 
-LEAST = 1000
-"""Characters that an observation must have in common with an earlier one; otherwise it is stored whole."""
+SCHEMA = 4  # version of the stored format: increment it with every change
+CLOCK = ("seconds",)
+TOKENS = ("prompt_ids", "response_ids", "log_probs")
+LEAST = 1000  # characters that an observation must have in common with an earlier one; otherwise it is stored whole
+T = TypeVar("T")
 
 
 class Deltas:
@@ -71,13 +74,6 @@ def shared_messages(one: Sequence[Message], other: Sequence[Message]) -> int:
     """Number of equal messages at the beginning of two conversations."""
     shorter = min(len(one), len(other))
     return next((i for i in range(shorter) if one[i] is not other[i] and one[i] != other[i]), shorter)
-
-
-SCHEMA = 4  # version of the stored format: increment it with every change
-CLOCK = ("seconds",)
-TOKENS = ("prompt_ids", "response_ids", "log_probs")
-
-T = TypeVar("T")
 
 
 def decode(kind: type[T], data: Any, where: str) -> T:

@@ -37,16 +37,12 @@ from marl_verl.tasks import Task
 from marl_verl.threads import perform
 
 FUNCTION = f"{__name__}:check_length"
-
-TooLong = Callable[[Act], str | None]
-"""Why an act is too long for the policy of its agent, or None."""
+NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
+TooLong = Callable[[Act], str | None]  # why an act is too long for the policy of its agent, or None
 
 
 class ContextLengthExceeded(Exception):
     """A request of a client is too long for the policy of its agent."""
-
-
-NOT_REPLAYABLE = "cannot be replayed: its agents are processes that run by themselves"
 
 
 @dataclass(slots=True, eq=False)

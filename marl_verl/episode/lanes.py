@@ -40,8 +40,6 @@ class _Place:
 
 
 _place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("marl_verl_place", default=None)
-
-
 _prepared: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
@@ -50,7 +48,7 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     loop = asyncio.get_running_loop()
     if loop not in _prepared:
         _prepared.add(loop)
-        create = loop.get_task_factory() or _task
+        create: Any = loop.get_task_factory() or (lambda loop, work, **given: asyncio.Task(work, loop=loop, **given))
 
         def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
             if (creator := _place.get()) is None:
@@ -65,10 +63,6 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     context = contextvars.copy_context()
     context.run(_place.set, _Place())
     return context.run(asyncio.create_task, work)
-
-
-def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    return asyncio.Task(work, loop=loop, **options)
 
 
 def placed(loop: asyncio.AbstractEventLoop, creator: _Place, options: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Any
 
 from marl_verl.episode.messages import Message, Observation
 
+JOIN = "+"  # separator of node names: a row at several joint nodes (a crossed tree) lists all of them, "n0+n1"
+DIFFERS_AT = "differs_at"  # a column of rows whose turn continues a conversation: `Turn.differs_at`
+
 
 @dataclass(frozen=True, slots=True)
 class Act:
@@ -140,12 +143,6 @@ def with_ids(act: Act, action: Action) -> Action:
         for n, call in enumerate(action.tool_calls[:most])
     ]
     return replace(action, tool_calls=calls) if calls else action
-
-
-JOIN = "+"
-"""Separator of node names: a row at several joint nodes (a crossed tree) lists all of them, "n0+n1"."""
-DIFFERS_AT = "differs_at"
-"""A column of rows whose turn continues a conversation: `Turn.differs_at`."""
 
 
 @dataclass(slots=True)

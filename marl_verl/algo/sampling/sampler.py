@@ -19,6 +19,9 @@ from marl_verl.tasks import TaskSet
 from marl_verl.threads import Limit
 
 T = TypeVar("T")
+ColumnFunction = Callable[[Turn, Episode], Mapping[str, float | Sequence[float]]]
+"""The numbers of a turn, {column: number}, of a list one per response token; a column may be left out for some turns.
+Rows have them as `RowTable.column` and `RowTable.token_column`."""
 
 
 @dataclass(frozen=True)
@@ -237,11 +240,6 @@ def sample_lines(sample: Sample, uid: str, task: str, tokens: bool, more: Mappin
         stored = {"failure": failure.reason, "session": failure.session, "detail": detail, "uid": uid, "task": task}
         lines.append(as_line(stored))
     return lines
-
-
-ColumnFunction = Callable[[Turn, Episode], Mapping[str, float | Sequence[float]]]
-"""The numbers of a turn, {column: number}, of a list one per response token; a column may be left out for some turns.
-Rows have them as `RowTable.column` and `RowTable.token_column`."""
 
 
 def add_columns(functions: Mapping[str, ColumnFunction], sample: Sample) -> None:

@@ -47,17 +47,12 @@ def select(batch: TensorDict, rows: Sequence[int]) -> TensorDict:
     chosen, columns = torch.as_tensor(rows), {}
     for name, column in batch.items():
         if isinstance(column, torch.Tensor) and column.is_nested:
-            column = rows_at(column, chosen)
+            places, starts = chosen.to(column.device), column.offsets()
+            column = _parts(column, starts[places], starts.diff()[places])
         elif not isinstance(column, NonTensorData):
             return of_verl(batch, chosen)
         columns[name] = column
     return TensorDict(columns, batch_size=len(rows))
-
-
-def rows_at(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of a nested tensor."""
-    places, starts = rows.to(column.device), column.offsets()
-    return _parts(column, starts[places], starts.diff()[places])
 
 
 def of_responses(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -116,9 +116,7 @@ class RolloutWorker:
             return report, await self._play(task, step, validate, report)
         except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
-            report.error = type(error).__name__
-            with suppress(Exception):  # the driver waits for the report, also if the message raises
-                report.error += f": {after_notes(error, str(error))}"
+            report.error = f"{type(error).__name__}: {after_notes(error, str(error))}"
             return report, {}
 
     def stored(self, played: Sequence[tuple[Report, Tensors]]) -> list[Report]:

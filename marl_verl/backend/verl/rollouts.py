@@ -22,6 +22,8 @@ from marl_verl.backend.verl.devices import numbered
 from marl_verl.config.hardware import cpu_run
 from marl_verl.plugins import loading
 
+PARTITION = "train"
+
 
 class RayRollouts:
     """Rollouts with `workers` on all nodes in turn; `clients`: policy -> `Runtime.client`."""
@@ -99,9 +101,6 @@ class DirectClient(LLMServerClient):
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         return None
-
-
-PARTITION = "train"
 
 
 class QueueStore:

@@ -7,12 +7,8 @@ import json
 import os
 from importlib import import_module
 
-from marl_verl.backend.verl.platforms.vllm_plugin import (
-    alias_vllm_version,
-    default_process_group_to_gloo,
-    keep_store_local,
-)
-from marl_verl.config.hardware import cpu_run, in_run
+from marl_verl.backend.verl.platforms import vllm_plugin
+from marl_verl.config.hardware import POLICIES_VARIABLE, cpu_run, in_run, rollout_name
 
 HERE = "marl_verl.backend.verl"
 
@@ -30,16 +26,14 @@ def install_cpu_platform() -> None:
     set_platform(CPUPlatform())
     # verl registers its training engines for cuda and npu only; the FSDP engine is the same class on a CPU
     os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
-    alias_vllm_version()
-    default_process_group_to_gloo()
+    vllm_plugin.alias_vllm_version()
+    vllm_plugin.default_process_group_to_gloo()
 
 
 def register_policy_servers() -> None:
     """Register a rollout name with verl for each policy of this run, because each has a separate server group."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
-
-    from marl_verl.config.hardware import POLICIES_VARIABLE, rollout_name
 
     for policy in json.loads(os.environ.get(POLICIES_VARIABLE, "[]")):
         name = rollout_name(policy)
@@ -50,5 +44,5 @@ def register_policy_servers() -> None:
 if cpu_run():
     install_cpu_platform()
 if in_run():
-    keep_store_local()
+    vllm_plugin.keep_store_local()
     register_policy_servers()
