@@ -21,8 +21,7 @@ from typing import Any, TypeVar
 from marl_verl.errors import user_line
 
 ATTACHED = threading.Event()  # set once a debugger has stopped this process
-PATIENCE = 5.0
-"""Seconds until an exception is raised again in a thread that has not ended."""
+PATIENCE = 5.0  # seconds until an exception is raised again in a thread that has not ended
 K = TypeVar("K")
 T = TypeVar("T")
 

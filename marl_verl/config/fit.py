@@ -39,8 +39,7 @@ from marl_verl.threads import TimeUp, time_limit, without_breakpoints
 MOST_MOVES = 3
 SECONDS = 40.0  # of a sampler for a task, and of an algorithm for the rows
 ENDLESS = f"it does not end within {SECONDS:.0f} s"
-Samplers = dict[str, tuple[str, Sampler]]
-"""Those of `samplers_of`."""
+Samplers = dict[str, tuple[str, Sampler]]  # those of `samplers_of`
 
 
 @check

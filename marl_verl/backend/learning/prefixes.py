@@ -24,10 +24,8 @@ from verl.workers.engine.fsdp import transformer_impl
 from marl_verl.backend.learning.batches import jagged, select
 from marl_verl.backend.learning.forest import Forest, bins
 
-SHARE = "share_prefixes"
-"""An option of calls to training workers: whether rows share what they have in common."""
-PLAIN = 0.1
-"""A mask is obeyed if what hidden tokens change is below this part of what they change without a mask."""
+SHARE = "share_prefixes"  # an option of calls to training workers: whether rows share what they have in common
+PLAIN = 0.1  # a mask is obeyed if what hidden tokens change is below this part of what they change without a mask
 
 
 def share_prefixes(engine: Any) -> None:

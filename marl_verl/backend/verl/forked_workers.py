@@ -21,8 +21,7 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
-ADDRESS = "MARL_VERL_FORKS"
-"""Variable with the path of the socket on which the process takes requests."""
+ADDRESS = "MARL_VERL_FORKS"  # variable with the path of the socket on which the process takes requests
 WITHOUT_RAY = ("torch", "transformers", "tensordict", "vllm.entrypoints.openai.api_server")
 WITH_RAY = ("policies", "vllm_servers", "vllm_worker")
 """Ray reads its settings when it is imported: it is, with the first worker's environment."""

@@ -11,7 +11,7 @@ import random
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from marl_verl import plugins
 from marl_verl.config.parts import algorithm_of, loss_of
 from marl_verl.config.stored import marl_section, team_of
+from marl_verl.config.verl_keys import key_paths
 from marl_verl.errors import MarlError, MarlWarning
 from marl_verl.extensions import states
 from marl_verl.files import write_json
@@ -141,8 +142,8 @@ def describe(config: DictConfig, step: int) -> dict[str, Any]:
 def resume_fingerprint(config: DictConfig) -> Nested:
     """The fingerprint of a resolved config, as it is stored with each checkpoint: plain containers."""
     marl, team = marl_section(config), team_of(config)
-    kept = ((key, value) for key, value in _flat(marl) if not MAY_CHANGE.fullmatch(key))
-    mine: Nested = {key: value for key, value in kept if key.partition(".")[0] not in ELSEWHERE}
+    kept = {key: value for key, value in _flat(marl).items() if not MAY_CHANGE.fullmatch(key)}
+    mine: Nested = {key: value for key, value in kept.items() if key.partition(".")[0] not in ELSEWHERE}
     mine["run"] = {name: marl["run"][name] for name in ("seed", *states(marl["run"]))}
     mine["agents"] = {name: dataclasses.asdict(agent) for name, agent in team.agents.items()}
     for agent in mine["agents"].values():
@@ -179,13 +180,9 @@ def _chosen(section: Any, keys: Iterable[str]) -> Nested:
     return {key: section.get(key) for key in keys}
 
 
-def _flat(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value with its path, "task.options.size"."""
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+def _flat(section: Mapping[str, Any], prefix: str = "") -> Nested:
+    """Path of each value, "task.options.size" -> the value."""
+    return {path: value for path, value in key_paths(section, prefix) if not isinstance(value, Mapping)}
 
 
 def used_plugins(config: DictConfig) -> dict[str, dict[str, str]]:
@@ -216,7 +213,7 @@ def check_plugins(saved: Mapping[str, Mapping[str, str]], folder: Path) -> None:
     sources = {source.distribution: source for source in known.loaded}
     used = [name for name in (*saved, *(file.name for file in one_file.files_in_use())) if name in sources]
     versions = {name: distribution["version"] for name, distribution in saved.items()}
-    refuse(changes(versions, {name: sources[name].version for name in used}, "plugin."), folder)
+    refuse(changes(versions, {name: sources[name].version for name in used}, "plugin"), folder)
     for name, before in saved.items():
         if before["content"] and before["content"] != (now := known.content(sources[name])):
             hashes = f"content hash {before['content'][:12]} -> {now[:12]}"
@@ -239,7 +236,7 @@ def refuse(clauses: list[str], folder: Path) -> None:
 
 def changes(saved: Nested, now: Nested, prefix: str = "") -> list[str]:
     """The differences between two fingerprints, one clause each: "marl.run.seed (0 -> 1)"."""
-    before, after = dict(_flat(saved, prefix)), dict(_flat(now, prefix))
+    before, after = _flat(saved, prefix), _flat(now, prefix)
     keys = [key for key in sorted({*before, *after}) if before.get(key, ABSENT) != after.get(key, ABSENT)]
     decided = tuple(key.rpartition(".")[0] for key in keys if key.endswith(DECISIVE))
     shown = [key for key in keys if key.endswith(DECISIVE) or not key.startswith(decided)]
