@@ -23,7 +23,7 @@ from marl_verl.config.resolve import made_critic, resolve
 from marl_verl.config.stored import COMPOSED, as_yaml, check_run, marl_section, read_config
 from marl_verl.config.variants import run_name
 from marl_verl.episode import Workflow
-from marl_verl.errors import MarlError
+from marl_verl.errors import MarlError, user_error
 from marl_verl.extensions import check_run_options, extension, names, required, use_run_options
 from marl_verl.files import read_json, write_json
 from marl_verl.models.sources import ModelToMake
@@ -169,9 +169,10 @@ def _check(config: DictConfig, folder: Path, dry_run: bool = False, resumed: boo
     }
     notes = [*drop_overlong(config, team, tasks, made)]
     tasks = {split: read_tasks(folder / DATA[split]) for split in kept} | tasks
-    notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     if not remote:
-        checks.check_tasks(tasks, config, task_set, generated if dry_run and not task_set.slow else ())
+        with user_error("; ".join(notes)):  # there may be too few because some were dropped
+            checks.check_tasks(tasks, config, task_set, generated if dry_run and not task_set.slow else ())
+    notes += [f"{split} tasks are {why}: a dry run loads and checks none" for split, why in remote.items()]
     notes += [f"a dry run generates {count} {split} tasks, since each takes long" for split, count in few.items()]
     counted = "train" in tasks and (not few or marl["task"]["train_file"] is not None)
     size = len(tasks["train"]) if counted else marl["task"]["train_size"] or checks.SIZES["train"]
