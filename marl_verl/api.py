@@ -32,9 +32,7 @@ __all__ = ["Run", "load_run", "train"]
 StrPath = str | os.PathLike[str]
 Overrides = Sequence[str] | Mapping[str, Any]
 Backend = Literal["local", "verl"]
-
-_AT_WORK = threading.Lock()
-"""Hydra and the cleanup of a run's processes support one run per process at a time."""
+_AT_WORK = threading.Lock()  # Hydra and the cleanup of a run's processes support one run per process at a time
 
 
 def train(

@@ -19,8 +19,7 @@ from marl_verl.options import Part
 
 __all__ = ["ReplayCredit", "TableCredit"]
 
-TAKEN = ("team", "role", *AMOUNTS)
-"""Components that are set while sampling; a credit must not have one of these names."""
+TAKEN = ("team", "role", *AMOUNTS)  # components that are set while sampling; a credit has none of these names
 
 
 class Credit(Part):

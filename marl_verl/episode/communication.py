@@ -16,8 +16,7 @@ from marl_verl.episode.messages import message_text
 from marl_verl.episode.turn import Action
 
 COSTS = ("read", "acts", "calls")
-AMOUNTS = ("tool", *COSTS)
-"""Reward components of an agent's turns: amounts of its whole episode."""
+AMOUNTS = ("tool", *COSTS)  # reward components of an agent's turns: amounts of its whole episode
 
 
 def read_lengths(episode: Episode) -> list[float]:

@@ -40,6 +40,8 @@ class _Place:
 
 
 _place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("marl_verl_place", default=None)
+
+
 _prepared: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 

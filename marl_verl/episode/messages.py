@@ -25,9 +25,7 @@ Observation = tuple[Message, ...]
 Seen = str | Sequence[Mapping[str, Any]]
 """An observation as a workflow may give it: a text (one user message) or chat messages."""
 
-Parameters = dict[str, Any]
-"""Parameters of a request beside its messages: `PARAMETERS` -> value."""
-
+Parameters = dict[str, Any]  # of a request beside its messages: name, one of `PARAMETERS`, -> value
 TEXTS = ("name", "tool_call_id", "reasoning_content")  # optional keys with a text
 PARTS = ("text", "input_text", "output_text")  # types of text parts
 

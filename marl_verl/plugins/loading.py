@@ -30,8 +30,7 @@ from marl_verl.version import __version__
 GROUP = "marl_verl"
 HOOKS = frozenset(name for name, value in vars(registry).items() if hasattr(value, f"{PROJECT}_spec"))
 BUILTIN = Source("builtin", "marl-verl", __version__, builtins.__name__)
-Imports = Mapping[Source, Callable[[], object]]
-"""Plugin -> the function that imports it."""
+Imports = Mapping[Source, Callable[[], object]]  # plugin -> the function that imports it
 
 
 @dataclass

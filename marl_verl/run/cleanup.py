@@ -32,6 +32,7 @@ PREFIX = "marl-"
 RECORD = "run.json"
 SHARED = "/dev/shm/"
 SOCKETS = "rl-colocate-zmq-*-replica-*-rank-*.sock"  # of verl's weight sync, in /tmp regardless of TMPDIR
+
 LONGEST = 107 - len("/marl-12345678/ray/session_2026-01-01_00-00-00_123456_1234567/sockets/plasma_store")
 """Bytes of the folder of scratch folders: the kernel allows 107 in the path of a socket, and Ray makes one there."""
 

@@ -173,5 +173,4 @@ class Display:
         return due
 
 
-Progress = bool | Callable[[Event], object] | Display
-"""The argument of `Display.of`."""
+Progress = bool | Callable[[Event], object] | Display  # the argument of `Display.of`

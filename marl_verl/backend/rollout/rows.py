@@ -16,8 +16,7 @@ from marl_verl.episode import Episode, Turn
 from marl_verl.episode.messages import Observation, message_text
 from marl_verl.models.chat import Chat
 
-MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")
-"""Fields that a worker needs for a forward pass."""
+MODEL_FIELDS = ("input_ids", "position_ids", "prompts", "responses", "response_mask", "loss_mask")  # of a forward pass
 UPDATE_FIELDS = (*MODEL_FIELDS, "old_log_probs", "advantages")  # fields that a worker needs for an update
 JOINT = "critic_ids"  # the joint observation, as token ids
 CUT = "critic_cut"  # in a row's tag: whether the joint observation was truncated

@@ -35,9 +35,7 @@ from marl_verl.team import TeamConfig
 logger = logging.getLogger(__name__)
 
 LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
-
-Tensors = Mapping[str, dict[str, Any]]
-"""The tensors of a task's rows of trained policies, by key."""
+Tensors = Mapping[str, dict[str, Any]]  # of a task's rows of trained policies, by key
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
