@@ -74,16 +74,10 @@ async def perform(fn: Callable[..., Any], arguments: Sequence[Any], seconds: flo
     """Return the result of `fn(*arguments)`, awaited if it is awaitable; its SystemExit becomes a RuntimeError. With a
     limit of `seconds`, which raises TimeoutError, a synchronous function runs in its own daemon thread: it continues
     after a timeout, as Python cannot stop a thread, but does not keep the process alive."""
-    limit = Limit(seconds)
-    try:
-        async with limit:  # calling an async function only creates its coroutine, which needs no thread
-            here = seconds is None or is_async(fn)
-            value = _plainly(fn, arguments) if here else await call_in_thread(fn, arguments)
-            return await contained(value) if inspect.isawaitable(value) else value
-    except TimeoutError as error:
-        if not limit.expired():
-            raise  # raised by `fn` itself
-        raise TimeoutError(f"it took longer than {seconds:g} s") from error
+    async with Limit(seconds):
+        here = seconds is None or is_async(fn)  # an async function only creates its coroutine, which needs no thread
+        value = _plainly(fn, arguments) if here else await call_in_thread(fn, arguments)
+        return await contained(value) if inspect.isawaitable(value) else value
 
 
 async def call_in_thread(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
@@ -154,10 +148,17 @@ def _plainly(fn: Callable[..., Any], arguments: Sequence[Any]) -> Any:
 
 
 class Limit(asyncio.Timeout):  # type: ignore[misc]
-    """As `asyncio.timeout(seconds)`, ignored in a process that is being debugged."""
+    """As `asyncio.timeout(seconds)`, ignored in a process that is being debugged; `message` is that of its error."""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, message: str = "it took longer than {:g} s") -> None:
         super().__init__(None if seconds is None else asyncio.get_running_loop().time() + seconds)
+        self._message = "" if seconds is None else message.format(seconds)
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await super().__aexit__(*raised)
+        except TimeoutError as error:
+            raise TimeoutError(self._message) from error
 
     def _on_timeout(self) -> None:
         if not ATTACHED.is_set():

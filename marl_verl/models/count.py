@@ -1,5 +1,6 @@
 """A model's config and the shapes of its tensors, from the headers of its files."""
 
+import contextlib
 import functools
 import json
 import re
@@ -48,12 +49,10 @@ def _hub_config(name: str) -> dict[str, Any]:
     from huggingface_hub.utils import build_hf_headers
 
     url, headers = hf_hub_url(name, "config.json"), build_hf_headers()
-    try:  # OSError: HF_HUB_OFFLINE is set
+    with contextlib.suppress(httpx.HTTPError, OSError):  # OSError: HF_HUB_OFFLINE is set
         answer = get_session().get(url, headers=headers, timeout=HUB_SECONDS, follow_redirects=True)
-        config: dict[str, Any] = answer.raise_for_status().json()
-    except (httpx.HTTPError, OSError):
-        return {}
-    return config
+        return dict(answer.raise_for_status().json())
+    return {}
 
 
 def shapes(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from marl_verl.episode.messages import json_value, tool_names
+from marl_verl.episode.messages import call_arguments, json_value, tool_names
 from marl_verl.errors import check
 
 FAMILIES = (
@@ -148,11 +148,7 @@ def wrong_call(calls: Sequence[Mapping[str, str]], parameters: Mapping[str, Any]
     for call in calls:
         if call["name"] not in known:
             return f"a call of unknown tool '{call['name'][:80]}'"
-        try:
-            right = isinstance(json_value(call["arguments"]), dict)
-        except (ValueError, TypeError):
-            right = False
-        if not right:
+        if not isinstance(call_arguments({"function": call}), dict):
             return f"a call of {call['name']} with arguments that are no JSON object"
     return None
 

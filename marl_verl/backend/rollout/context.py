@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext, TaskContext
@@ -71,19 +72,13 @@ class PolicySamplingContext(SamplingContext):
         if self._parts.repeatable:
             place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.role else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
-        gate, seconds = self._parts.gates.get(who.policy), self.limits.act_seconds
-        async with gate.request() if gate is not None else nullcontext():
-            limit = Limit(seconds)
-            try:
-                async with limit:
-                    # one id for all requests of an episode: verl routes them to the server with their cached prefix
-                    request = (who.conversation(act.observation), sampling, f"{self.uid}-{session}", act)
-                    action = await self._parts.clients[who.policy].answer(*request)
-                    return with_ids(act, action) if act.parameters else action
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise TimeoutError(f"no action within {seconds:g} s (marl.rollout.act_seconds)") from error
+        gate = self._parts.gates.get(who.policy)
+        limit = partial(Limit, self.limits.act_seconds, "no action within {:g} s (marl.rollout.act_seconds)")
+        async with gate.request() if gate is not None else nullcontext(), limit():  # waiting at the gate is not limited
+            # one id for all requests of an episode: verl routes them to the server with their cached prefix
+            request = (who.conversation(act.observation), sampling, f"{self.uid}-{session}", act)
+            action = await self._parts.clients[who.policy].answer(*request)
+            return with_ids(act, action) if act.parameters else action
 
     def _sampling(self, who: AgentConfig, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The sampling parameters of a request: in training of the policy, then of the agent, then those that the act
