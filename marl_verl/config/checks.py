@@ -158,8 +158,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         if lacking:
             problem = f"'{where}.actor.checkpoint.save_contents' lacks '{min(lacking)}', which load_contents has"
             yield f"{problem}: the run could not be resumed. Leave it out of both, or save it"
-        yield from _ulysses_problems(where, max(width, part.ref.ulysses_sequence_parallel_size), attention)
-        yield from kernel_problems(part.model, where, str(attention))
+        yield from kernel_problems(part.model, where, attention, max(width, part.ref.ulysses_sequence_parallel_size))
         yield from _adapter_problems(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
             yield f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
@@ -178,8 +177,7 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
             yield f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length"
         attention = critic.model.override_config.get("attn_implementation")
-        yield from _ulysses_problems("marl.critic", critic.fsdp.ulysses_sequence_parallel_size, attention)
-        yield from kernel_problems(critic.model, "marl.critic", str(attention))
+        yield from kernel_problems(critic.model, "marl.critic", attention, critic.fsdp.ulysses_sequence_parallel_size)
     for name, section in resolved.policies.items():
         model = section.actor_rollout_ref.model
         if model.get("lora_adapter_path") and not model.lora_rank:
@@ -209,13 +207,6 @@ def check_read(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
             yield f"{problem}: set clip_ratio_low and clip_ratio_high instead"
 
 
-def _ulysses_problems(where: str, width: int, attention: str | None) -> Iterator[str]:
-    if width > 1 and attention not in (None, "flash_attention_2"):
-        remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
-        problem = f"'{where}': ulysses_sequence_parallel_size is {width}, which gives wrong log-probs with"
-        yield f"{problem} attention '{attention}': {remedy}"
-
-
 def _adapter_problems(model: DictConfig, where: str) -> Iterator[str]:
     """Names of `target_modules` that no matrix of the model has: peft ignores them beside others."""
     modules, matrices = model.target_modules, shapes(model_folder(str(model.path)))
@@ -228,8 +219,12 @@ def _adapter_problems(model: DictConfig, where: str) -> Iterator[str]:
         yield f"{problem} '{where}.model.target_modules': {nearest(''.join(unknown[:1]), names)}"
 
 
-def kernel_problems(model: DictConfig, where: str, attention: str) -> Iterator[str]:
-    """Where packed rows or fused kernels are known to give wrong log-probs."""
+def kernel_problems(model: DictConfig, where: str, attention: str | None, width: int = 1) -> Iterator[str]:
+    """Where packed rows, fused kernels or a sequence on `width` devices are known to give wrong log-probs."""
+    if width > 1 and attention not in (None, "flash_attention_2"):
+        remedy = "install flash-attn and set model.override_config.attn_implementation=flash_attention_2"
+        problem = f"'{where}': ulysses_sequence_parallel_size is {width}, which gives wrong log-probs with"
+        yield f"{problem} attention '{attention}': {remedy}"
     config = model_config(str(model.path))
     kind = str(config.get("model_type"))
     if model.use_remove_padding and config and attention in MASKED and kind not in PACKED:
