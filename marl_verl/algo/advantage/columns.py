@@ -98,8 +98,14 @@ def combine(columns: Sequence[IntArray], n: int) -> IntArray:
 
 
 def dense(values: IntArray) -> IntArray:
-    """Integers replaced by 0..k-1 in the order of their values."""
-    return np.unique(values, return_inverse=True)[1]
+    """Integers replaced by 0..k-1 in the order of their values; linear in n if their range is not much larger."""
+    low = int(values.min())
+    span = int(values.max()) - low + 1
+    if span > 4 * len(values) + 1024:
+        return np.unique(values, return_inverse=True)[1].reshape(-1)
+    seen = np.zeros(span, dtype=np.int64)
+    seen[values - low] = 1
+    return (np.cumsum(seen) - 1)[values - low]
 
 
 def extremes(value: FloatArray | IntArray, group: IntArray) -> tuple[FloatArray, FloatArray]:

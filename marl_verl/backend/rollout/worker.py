@@ -5,7 +5,7 @@ import gc
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,9 @@ from marl_verl.team import TeamConfig
 logger = logging.getLogger(__name__)
 
 LOGGED = 100  # maximum number of failures logged with a traceback, one per kind
-Tensors = Mapping[str, dict[str, Any]]  # of a task's rows of trained policies, by key
+
+Tensors = Mapping[str, dict[str, Any]]
+"""The tensors of a task's rows of trained policies, by key."""
 
 
 def _client(name: str, config: Any, team: TeamConfig, server: Any) -> Client:
@@ -114,7 +116,9 @@ class RolloutWorker:
             return report, await self._play(task, step, validate, report)
         except self.caught as error:
             logger.exception("sampling task %s failed", report.task)
-            report.error = f"{type(error).__name__}: {after_notes(error, str(error))}"
+            report.error = type(error).__name__
+            with suppress(Exception):  # the driver waits for the report, also if the message raises
+                report.error += f": {after_notes(error, str(error))}"
             return report, {}
 
     def stored(self, played: Sequence[tuple[Report, Tensors]]) -> list[Report]:
