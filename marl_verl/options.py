@@ -108,9 +108,19 @@ def check_decorated(cls: type[Part]) -> Iterator[str]:
         yield f"decorate class '{cls.__name__}' with @dataclass(frozen=True): {rule}"
 
 
+@check
+def check_defaults(cls: type) -> Iterator[str]:
+    """MarlError for a new default of an inherited option that has no annotation: a dataclass would ignore it."""
+    for name in (field.name for field in dataclasses.fields(cls)):
+        owner = next((base for base in cls.__mro__ if name in vars(base)), None)
+        if owner is not None and name not in vars(owner).get("__annotations__", ()):
+            yield f"annotate '{owner.__name__}.{name}': a dataclass ignores the default of an option without a type"
+
+
 def check_parts(part: Part) -> None:
     """MarlError as `check_decorated`, and for an option of a part that must be a part and is not."""
     check_decorated(type(part))
+    check_defaults(type(part))
     for name, hint in get_type_hints(type(part)).items():
         if _is_part(hint):
             check_type(getattr(part, name), hint, f"{part.name}.{name}")
@@ -143,6 +153,7 @@ def build(
         MarlError: an unknown option (with the nearest), a wrong type, a missing option, or a value that `cls` rejects.
     """
     check_type(options, Mapping | None, where)
+    check_defaults(cls)
     chosen, base = dict(options or {}), cls if old is None else old
     fields = [field.name for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     hints = get_type_hints(cls, include_extras=True)

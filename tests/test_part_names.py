@@ -88,6 +88,14 @@ def test_an_option_that_is_no_part_is_named(value: Any) -> None:
     with pytest.raises(MarlError, match="decorate class 'Undecorated' with @dataclass"):
         Algorithm(advantage=Undecorated())
 
+    @dataclass(frozen=True)
+    class Ignored(Doubled):
+        factor = 3.0
+
+    for use in (lambda: Algorithm(rewards=Ignored()), lambda: build(Ignored, {}, "o")):
+        with pytest.raises(MarlError, match="annotate 'Ignored.factor'"):
+            use()
+
 
 TWO = (Efficiency(), StepGroups(gamma=0.5))
 
