@@ -93,7 +93,7 @@ def test_an_option_that_is_no_part_is_named(value: Any) -> None:
         factor = 3.0
 
     for use in (lambda: Algorithm(rewards=Ignored()), lambda: build(Ignored, {}, "o")):
-        with pytest.raises(MarlError, match="annotate 'Ignored.factor'"):
+        with pytest.raises(MarlError, match=r"annotate 'Ignored\.factor'"):
             use()
 
 

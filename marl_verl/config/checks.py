@@ -161,7 +161,8 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         yield from kernel_problems(part.model, where, attention, max(width, part.ref.ulysses_sequence_parallel_size))
         yield from _adapter_problems(part.model, where)
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
-            yield f"{where}: actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
+            both = "actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
+            yield f"{where}: {both}: leave out the second"
         longest = int(rollout.prompt_length) + int(rollout.response_length)
         for key in ("actor.ppo", "rollout.log_prob"):
             limit = OmegaConf.select(part, f"{key}_max_token_len_per_gpu") * width

@@ -253,11 +253,9 @@ def _set_training(script: Script) -> None:
     for part in (f"{ACTOR}.checkpoint.save_contents", "critic.checkpoint.save_contents"):
         if not {"model", "optimizer", "extra"} <= {*(script.values.get(part) or ["model", "optimizer", "extra"])}:
             script.drop(part)  # resuming and export need all parts
-    actor, log_prob = f"{ACTOR}.use_dynamic_bsz", f"{ROLLOUT}.log_prob_use_dynamic_bsz"
     if script.values.get(f"{ACTOR}.ppo_micro_batch_size_per_gpu") is not None:
-        script.values.setdefault(actor, False)  # verl's default; with true, the size of a micro-batch has no effect
-    if actor in script.values:
-        script.values.setdefault(log_prob, script.values[actor])
+        # verl's default; with true, the size of a micro-batch has no effect
+        script.values.setdefault(f"{ACTOR}.use_dynamic_bsz", False)
     section = "algorithm.rollout_correction."
     if script.values.get(f"{section}bypass_mode"):  # verl's V1 trainer reads the mode: PPO over the rollout's log-probs
         script.drop(*(key for key in script.values if key.startswith(section) and key != f"{section}bypass_mode"))
