@@ -186,13 +186,10 @@ def test_the_rows_clip_some_tokens_and_not_others(loss: str, free: int, clipped:
         (
             "actor_rollout_ref.actor.use_dynamic_bsz=false",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1",
-            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
-            "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=7",
         ),
         (
             "actor_rollout_ref.actor.use_dynamic_bsz=false",
             "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3",
-            "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=false",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
         ),
     ],

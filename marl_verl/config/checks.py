@@ -163,6 +163,8 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         if actor.use_dynamic_bsz != rollout.log_prob_use_dynamic_bsz:
             both = "actor.use_dynamic_bsz and rollout.log_prob_use_dynamic_bsz must be equal"
             yield f"{where}: {both}: leave out the second"
+        if not actor.use_dynamic_bsz and actor.ppo_micro_batch_size_per_gpu is None:
+            yield f"{where}: actor.use_dynamic_bsz=false needs actor.ppo_micro_batch_size_per_gpu"
         longest = int(rollout.prompt_length) + int(rollout.response_length)
         for key in ("actor.ppo", "rollout.log_prob"):
             limit = OmegaConf.select(part, f"{key}_max_token_len_per_gpu") * width
