@@ -7,8 +7,8 @@ programs run in the sandbox, and the event loop is not blocked.
 """
 
 import asyncio
+import functools
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, InvalidOperation
@@ -28,7 +28,6 @@ STREAMS: Mapping[str, type] = {"input": str, "output": str}
 FORMS = STREAMS, {"entry": str, "args": list, "expected": object}, {"entry": str, "assert": str}
 LIMITS = Limits(6.0, 1024)  # of a test, unless the task set has others; also of feedback and role rewards
 TIMEOUTS = 3
-_CRASHED = re.compile(r'^Traceback \(most recent call last\)|^  File "|^signal ', re.MULTILINE)
 _threads = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="code tests")
 
 
@@ -71,30 +70,27 @@ class CodeWithTests(PublicTasks):
 
 
 def run_test(code: str, test: Test, limits: Limits) -> Outcome:
-    """Run a program on one test of any form. A program may end with any exit code, but not with an exception; an empty
-    one passes no test."""
+    """Run a program on one test of any form. A program may end with any exit code, but not with an exception or
+    a signal; an empty one passes no test."""
     if not code.strip():
         return Outcome("wrong", error="there is no program")
     sandbox = current()
     program = f"{test['before']}\n\n{code}" if test.get("before") and "from __future__" not in code else code
+    numbers = bool(test.get("numbers"))
     if "input" in test:
-        outcome = sandbox.prints(program, test["input"], test["output"], limits)
-        exited = outcome.verdict == "error" and not _CRASHED.search(outcome.error)
-        right = (exited or outcome.verdict == "wrong") and _printed(outcome.output, test)
-        return Outcome("passed", outcome.output) if right else outcome
+        same = functools.partial(_printed, numbers)
+        return sandbox.prints(program, test["input"], test["output"], limits, same, exits=True)
     if "assert" in test:
         return sandbox.holds(program, test["entry"], test.get("setup", ""), test["assert"], limits)
-    numbers = bool(test.get("numbers"))
     outcome = sandbox.returns(program, test["entry"], test["args"], test["expected"], limits, numbers=numbers)
     if outcome.verdict == "wrong" and "or" in test:
         return sandbox.returns(program, test["entry"], test["args"], test["or"], limits, numbers=numbers)
     return outcome
 
 
-def _printed(output: str, test: Test) -> bool:
-    """Whether an output has the words of a test; or, with "numbers", its lines, those of numbers by value."""
-    same = output.split() == test["output"].split()
-    return same or (bool(test.get("numbers")) and _lines(output) == _lines(test["output"]))
+def _printed(numbers: bool, output: str, expected: str) -> bool:
+    """Whether an output has the expected words; or, with `numbers`, the lines, those of numbers by value."""
+    return output.split() == expected.split() or (numbers and _lines(output) == _lines(expected))
 
 
 def _lines(text: str) -> list[list[Any]]:

@@ -25,7 +25,13 @@ TASKS = CodeWithTests(seconds=20)
 
 
 @pytest.mark.parametrize(
-    ("code", "score", "public", "rate"), [(RIGHT, 1, 1, 1), (SQUARE, 0, 0.5, 1 / 3), ("", 0, 0, 0)]
+    ("code", "score", "public", "rate"),
+    [
+        *((RIGHT, 1, 1, 1), (SQUARE, 0, 0.5, 1 / 3), ("", 0, 0, 0)),
+        (f"{RIGHT}\nraise SystemExit('signal: any exit code passes')", 1, 1, 1),
+        (f"{RIGHT}\nraise ValueError('long ' * 1000)", 0, 0, 0),
+        (f"import os, sys\n{RIGHT}\nsys.stdout.flush()\nsys.stderr.write('note')\nos.abort()", 0, 0, 0),
+    ],
 )
 def test_the_score_is_of_all_tests_others_are_shares(code: str, score: float, public: float, rate: float) -> None:
     assert asyncio.run(TASKS.score(DOUBLE, code)) == score
