@@ -6,6 +6,7 @@ Rows with `id`, `prompt` and `data` are tasks already, in any file. Tasks of sev
 as `data["set"]` (`SET`), which tasks of a file may have, too.
 """
 
+import contextlib
 import hashlib
 import json
 import random
@@ -212,6 +213,10 @@ class PublicTasks(TaskSet):
     def row_task(self, row: Fields) -> Task:
         """The task of a row without a set: `prompt`, its `data`, and the names of `fields` in it."""
         prompt, data = row.text("prompt"), row.row.get("data")
+        with contextlib.suppress(ValueError, RecursionError):
+            data = json.loads(data) if isinstance(data, str) else data  # parquet often holds JSON as text
+        if isinstance(data, dict):
+            row.read["data"] = "data"
         values = {name: row.value(name) for name in self.fields if name not in ("id", "prompt")}
         name = row.text("id") if "id" in self.fields else task_id("task", prompt)
         return Task(name, prompt, {**(data if isinstance(data, dict) else {}), **values})

@@ -94,6 +94,9 @@ SVAMP = {"ID": "c1", "Body": "Ann has 2 eggs.", "Question": "And with one more?"
 def test_columns_are_read_as_fields_say(tmp_path: Path, row: Any, fields: Any, prompt: str, answer: str) -> None:
     (task,) = build(Quiz, {"train": "quiz", "fields": fields}, "o").read(written(tmp_path / "t.jsonl", [row]), "train")
     assert (task.prompt, task.data) == (prompt, {"answer": answer})
+    rows = [{"asked": f"{kind}?", "data": data} for kind, data in (("JSON", '{"answer": "2"}'), ("text", "none"))]
+    tasks = Quiz(fields={"prompt": "asked"}).read(written(tmp_path / "own.jsonl", rows), "train")
+    assert [task.data for task in tasks] == [{"answer": "2"}, {}]
 
 
 def test_tasks_of_the_hub_are_a_reproducible_choice(monkeypatch: pytest.MonkeyPatch) -> None:
