@@ -104,7 +104,7 @@ def apps(row: Fields) -> Task:
     if not row.row.get("input_output"):
         raise LeftOut("without tests")
     inner = row.inner("input_output")
-    pairs = zip(inner.items("inputs"), inner.items("outputs"), strict=True)
+    pairs = _pairs(inner, "inputs", "outputs")
     tests: Tests = []
     if inner.row.get("fn_name"):
         entry = _entry(inner.text("fn_name"), str(row.row.get("starter_code") or ""))
@@ -129,7 +129,7 @@ def codecontests(row: Fields) -> Task:
     for which in ("public", "private", "generated"):
         if f"{which}_tests" in row:
             inner = row.inner(f"{which}_tests")
-            pairs = zip(inner.items("input"), inner.items("output"), strict=False)
+            pairs = _pairs(inner, "input", "output")
             tests[which] = [{"input": _lines(sent), "output": _lines(wanted)} for sent, wanted in pairs]
     private = [*tests.get("private", []), *tests.get("generated", [])]
     if not private:
@@ -141,6 +141,13 @@ def codecontests(row: Fields) -> Task:
         python = [text for language, text in pairs if language in (PYTHON3, "PYTHON3")]
         data |= {"solution": python[0]} if python else {}
     return Task(row.text("name"), row.text("description"), data)
+
+
+def _pairs(row: Fields, inputs: str, outputs: str) -> "zip[tuple[Any, Any]]":
+    sent, wanted = row.items(inputs), row.items(outputs)
+    if len(sent) != len(wanted):
+        raise LeftOut("with different numbers of inputs and outputs")
+    return zip(sent, wanted, strict=True)
 
 
 def _prompt(row: Fields, name: str) -> str:

@@ -151,6 +151,8 @@ def test_a_helper_of_the_prompt_can_be_used_by_tests_and_answer(tmp_path: Path) 
     ("name", "row", "message"),
     [
         ("humaneval", {**HUMAN, "test": "def check(:"}, "row 1: SyntaxError"),
+        ("apps", {**APPS, "input_output": {"inputs": ["1"] * 4, "outputs": ["2"] * 3}}, "left out: 1 with different"),
+        ("codecontests", {**CONTESTS, "private_tests": {"input": ["1"], "output": []}}, "left out: 1 with different"),
         ("livecodebench", {**LIVE, "private_test_cases": packed(os.system)}, "they name posix.system, and should be"),
     ],
 )
