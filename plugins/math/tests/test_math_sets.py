@@ -6,6 +6,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -151,7 +152,7 @@ def test_an_endless_comparison_is_cut_and_the_next_one_works(endless: str, monke
     assert asyncio.run(same("1.75", "7/4"))
 
 
-def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
+def test_it_works_in_any_thread_and_after_the_process_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[bool] = []
     thread = threading.Thread(target=lambda: found.append(asyncio.run(same("2.25", "9/4"))))
     thread.start()
@@ -160,6 +161,9 @@ def test_it_works_in_any_thread_and_after_the_process_is_killed() -> None:
     for process in psutil.Process().children():
         process.kill()
         process.wait()
+    with monkeypatch.context() as patch:
+        patch.setattr(matcher, "call_in_process", Mock(side_effect=RuntimeError("killed")))
+        assert not asyncio.run(same("3.25", "13/4"))
     assert asyncio.run(same("3.25", "13/4"))
 
 

@@ -63,7 +63,8 @@ class Template:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={"PYTHONHASHSEED": "0"},  # the same program has the same output in every run
+                # the same program has the same output in every run; some Pythons find their own library by the path
+                env={"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")},
                 start_new_session=True,
                 cwd="/",
             )

@@ -146,8 +146,15 @@ def test_every_program_ends_and_leaves_nothing(name: str, tier: str) -> None:
 
 
 @tiers
-def test_a_template_that_was_killed_is_started_again(tier: str) -> None:
+def test_a_template_that_was_killed_is_started_again(
+    tier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = runs.template(tier)
     first._process.kill()
     first._process.wait()
+    python = tmp_path / "python"  # which needs the variable, as one with a shared library may
+    python.write_text(f'#!/bin/sh\n[ "$LD_LIBRARY_PATH" = /some/lib ] && exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/some/lib")
     assert Sandbox(tier).run("print(1)")[1] == "1\n"
