@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from marl_verl import load_run
 from tests.e2e import killer
 from tests.e2e.conftest import (
     ROOT,
@@ -88,6 +87,4 @@ def test_a_run_that_is_killed_again_and_again_is_the_run_that_would_have_happene
     for metric, steps in (("agent/sender/reward", [*range(1, 5)]), ("validation/success", [0, 2, 4])):
         assert tracked(done, metric) == tracked(undisturbed, metric), metric
         assert [step for step, _ in tracked(done, metric)] == steps
-    summary = load_run(done.folder).summary
-    assert summary is not None
-    assert all(change(done.folder, policy) > 0 for policy in summary["policies"])
+    assert all(change(done.folder, policy) > 0 for policy in ("sender", "answerer"))  # not their teacher
