@@ -51,7 +51,7 @@ def check_samplers(samplers: Samplers, team: TeamConfig, tasks: TaskSet, workflo
         if sampler.branches and not workflow.replayable:
             problem = f"marl.{section}: workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but sampler"
             yield f"{problem} '{name}' branches from replays: use 'independent' or 'best-of'"
-        if sampler.public and type(tasks).public_score is TaskSet.public_score:
+        if sampler.public and getattr(tasks.public_score, "__func__", None) is TaskSet.public_score:
             problem = f"marl.{section}: sampler '{name}' needs public scores, but task set '{team.task.name}'"
             yield f"{problem} has none: implement TaskSet.public_score, or use sampler 'independent'"
     name, sampler = samplers["validation"]

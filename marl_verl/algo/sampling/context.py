@@ -191,10 +191,9 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
 async def measured(tasks: TaskSet, episode: Episode, seconds: float | None) -> dict[str, float]:
     """The measures of an episode's answer; none without one. MarlError for one that is no finite number; TimeoutError
     after `seconds`, during which other episodes go on."""
-    measures = type(tasks).measures
-    if episode.answer is None or measures is TaskSet.measures:
+    if episode.answer is None or getattr(tasks.measures, "__func__", None) is TaskSet.measures:
         return {}
-    values, name = await perform(tasks.measures, (episode.task, episode.answer), seconds), measures.__qualname__
+    values, name = await perform(tasks.measures, (episode.task, episode.answer), seconds), tasks.measures.__qualname__
     return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}
 
 

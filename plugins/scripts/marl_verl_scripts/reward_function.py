@@ -25,11 +25,13 @@ from marl_verl_scripts.verl_rows import answer_text
 
 DEFAULT = "compute_score"
 KEY, VERL_ROWS = "marl.task.reward", "verl"
+PASSED_ON = ("slow", "loads", "read", "measures", "public_score")  # attributes that the wrapped task set decides
 ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 class FunctionScored(TaskSet):
-    """Tasks of another task set or of files, whose answers a function scores. A score of 1 or more is a success.
+    """Tasks of another task set or of files, whose answers a function scores. A score of 1 or more is a success. Public
+    scores and measures are the other task set's, and `scale` and `shift` where its options set them.
 
     A task's `data` has the function's arguments as verl's rows do (`data_source`, `reward_model.ground_truth`,
     `extra_info`), or the ground truth as `ground_truth` or `answer`. Without `extra_info`, it is the whole `data`.
@@ -49,6 +51,9 @@ class FunctionScored(TaskSet):
         self._fn = function(self.function, self.kwargs)
         base = TaskSet if self.task is None else plugins.load().get("tasks", self.task)
         self._base: TaskSet = build(base, self.options, "marl.task.options")
+        for name in PASSED_ON:
+            setattr(self, name, getattr(self._base, name))
+        self.scale, self.shift = (float(self.options.get(name, getattr(self, name))) for name in ("scale", "shift"))
 
     @property
     def scored_by(self) -> str:
@@ -59,15 +64,6 @@ class FunctionScored(TaskSet):
         if self.task is None:
             raise MarlError(f"{KEY} scores tasks and generates none: set marl.task.{split}_file")
         return self._base.generate(split, count, seed)
-
-    def loads(self, split: Split) -> str | None:
-        return self._base.loads(split)
-
-    def read(self, path: Path, split: Split) -> list[Task]:
-        return self._base.read(path, split)
-
-    def measures(self, task: Task, answer: Any) -> Any:
-        return self._base.measures(task, answer)
 
     def score(self, task: Task, answer: Any) -> Any:
         data, model = task.data, task.data.get("reward_model")

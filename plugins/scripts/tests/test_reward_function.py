@@ -62,6 +62,9 @@ def test_the_function_scores_what_another_task_set_generates() -> None:
     seen = tasks._fn.__globals__["seen"]
     assert seen == [("inventory", "4", "4", {"answer": "4"}), ("inventory", '{"a": 1}', "4", {"answer": "4"})]
     assert asyncio.run(judged(tasks, task, {"text": "4", "rewards": {"holder": 0.5}})) == (1.0, True)
+    assert [tasks.public_score(task, answer) for answer in ("4", "")] == [1.0, 0.0]
+    assert scored(config(name="sokoban", options={}, reward="my_reward.py:compute_score")).slow
+    assert scored(config(name="joint-code", options={"shift": -1}, reward="my_reward.py:compute_score")).shift == -1
 
 
 def test_rows_of_verl_give_the_arguments() -> None:
