@@ -16,7 +16,7 @@ from marl_verl_search.source import NOT_FOUND, Searching
 
 NOTHING = "(no answer)"  # the report of a worker without one; also the placeholder of masked workers
 
-ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL)
+ASK = re.compile(r'<ask to="([^"<>]*)">(.*?)</ask>', re.DOTALL | re.IGNORECASE)
 TOOL = re.compile(r'<(search|read|python)(?:\s+url="([^"<>]*)")?\s*>(.*?)</\1>', re.DOTALL | re.IGNORECASE)
 
 

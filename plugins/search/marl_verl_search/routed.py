@@ -127,8 +127,9 @@ def search_hit(task: Task, turn: Turn, episode: Episode) -> float:
     if (query := tagged(turn.action.text, "search")) is None:
         return -0.1
     calls = [call for call in episode.journal.calls() if call.agent == turn.agent]
-    results = [json.loads(call.value or "[]") for call in calls if json.loads(call.arguments)[0] == query]
-    return float(any(_contains(text, task) for texts in results for text in texts))
+    results = [json.loads(call.value or "[]") for call in calls if json.loads(call.arguments)[:1] == [query]]
+    texts = (text for result in results if isinstance(result, list) for text in result)
+    return float(any(_contains(str(text), task) for text in texts))
 
 
 def _contains(text: str, task: Task) -> bool:

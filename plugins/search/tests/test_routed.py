@@ -70,6 +70,15 @@ def test_a_single_agent_searches_and_answers_by_itself() -> None:
     assert list(lost.invalid.values()) == ["neither a query nor an answer"] * 2 + ["no answer"]
 
 
+class Counts(SearchTeam):
+    """A call of the searcher that has no arguments is no search, and neither is one that returns no texts."""
+
+    async def run(self, task: Task, team: Any) -> str:
+        await team["searcher"].call(dict)
+        await team["searcher"].call(len, "Mondrian born")
+        return await super().run(task, team)
+
+
 def test_role_rewards_by_hand() -> None:
     """Verdicts and searches of one episode each, and their rewards in the order of the acts."""
     rewards = {"verifier": verdict_right, "searcher": search_hit}
@@ -90,7 +99,7 @@ def test_role_rewards_by_hand() -> None:
         ([NO, NO], [miss, hit], [1.0, 0.0, 1.0, 1.0]),
     ):
         policy = ScriptedPolicy({"verifier": verdicts, "searcher": searches, "answerer": ANSWER})
-        context = ScriptedContext(SearchTeam(steps=3, found=1), TASK, policy, tasks=TASKS, rewards=rewards)
+        context = ScriptedContext(Counts(steps=3, found=1), TASK, policy, tasks=TASKS, rewards=rewards)
         (episode,) = asyncio.run(Independent(1).sample(context)).episodes
         found = [turn.rewards["role"] for turn in episode.turns if turn.agent != "answerer"]
         assert found == wanted, (verdicts, searches)

@@ -83,7 +83,7 @@ def test_a_row_of_each_set(tmp_path: Path, name: str, row: dict[str, Any], data:
 # Exact match, F1, numbers, the rule of GAIA; scores by hand; the index
 
 
-TASK = Task("q", "?", {"answers": ["The Cello", "violoncello"]})
+TASK = Task("q", "?", {"answer": "The Cello", "aliases": "violoncello"})
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ TASK = Task(
 def planner(act: Act) -> str:
     """Asks where she was born, then about the bridge there, then answers with the last report."""
     if act.turn == 0:
-        return '<ask to="one">Where was Ada Lindqvist born?</ask> <ask to="two">Which towns are there?</ask>'
+        return '<ask to="one">Where was Ada Lindqvist born?</ask> <Ask to="two">Which towns are there?</ASK>'
     reports = dict(line.split(" reports: ") for line in shown(act).splitlines() if " reports: " in line)
     if act.turn == 1:
         return f'<ask to="three">When was the bridge of {reports["one"]} opened?</ask>'
