@@ -21,6 +21,7 @@ ITEMS = tuple("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 NUMBERS = tuple("12345678")
 AGENTS = tuple(f"agent-{number}" for number in NUMBERS)
 NOTHING = "none"
+Said = tuple[tuple[int, str | None], str]  # an episode, or the node of a tree, and a text
 
 
 class Cover(DrawnTasks):
@@ -82,19 +83,19 @@ class RoleDifference(Metric):
     """
 
     def of_sample(self, sample: Sample) -> Mapping[str, float]:
-        texts: dict[str, dict[str, list[str]]] = {}
+        texts: dict[str, dict[str, list[Said]]] = {}
         for turn in sample.turns:
             seen = repr([dict(message) for message in turn.observation])
-            texts.setdefault(seen, {}).setdefault(turn.agent, []).append(turn.action.text)
+            texts.setdefault(seen, {}).setdefault(turn.agent, []).append(((turn.session, turn.node), turn.action.text))
         differences = [
             fmean(starmap(_differing, combinations(by_agent.values(), 2)))
             - fmean(_differing(own, own) for own in by_agent.values())
             for by_agent in texts.values()
-            if len(by_agent) > 1 and min(map(len, by_agent.values())) > 1
+            if len(by_agent) > 1 and all(len({episode for episode, _ in own}) > 1 for own in by_agent.values())
         ]
         return {"team/difference": sum(differences) / len(differences)} if differences else {}
 
 
-def _differing(one: list[str], two: list[str]) -> float:
+def _differing(one: list[Said], two: list[Said]) -> float:
     """The share of pairs from different episodes that differ."""
-    return fmean(a != b for at, a in enumerate(one) for to, b in enumerate(two) if at != to)
+    return fmean(a != b for at, a in one for to, b in two if at != to)

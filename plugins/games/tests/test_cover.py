@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from marl_verl_games.cover import Cover, CoverTogether, RoleDifference
@@ -45,7 +46,11 @@ def sampled(one: Callable[[int], str], two: Callable[[int], str], episodes: int 
     ],
 )
 def test_the_difference_of_roles(one: Callable[[int], str], two: Callable[[int], str], found: float) -> None:
-    assert RoleDifference().of_sample(sampled(one, two)) == {"team/difference": pytest.approx(found)}
+    sample = sampled(one, two)
+    assert RoleDifference().of_sample(sample) == {"team/difference": pytest.approx(found)}
+    for episode in sample.episodes:  # each agent acts twice alike in an episode: no more episodes
+        episode.turns += [replace(turn, index=turn.index + 2) for turn in episode.turns]
+    assert RoleDifference().of_sample(sample) == {"team/difference": pytest.approx(found)}
 
 
 def test_a_planner_decides_how_many_workers_there_are() -> None:
