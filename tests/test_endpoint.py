@@ -120,6 +120,7 @@ def test_a_rejected_request_is_reported_with_policy_and_address(reply: Reply, me
 
 LEAKS = (refused(401, f"Incorrect API key provided: {'sk-very-secret'}."), Reply("<p>sk-very-secret</p>", 502))
 LEAKS += (Reply("sk-very-secret"), Reply({"detail": "sk-very-secret"}), Reply('{"sk-very-secret'))
+LEAKS += (Reply({"data": [{"name": "m"}]}),)
 
 
 @pytest.mark.parametrize("reply", LEAKS)

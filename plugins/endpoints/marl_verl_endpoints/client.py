@@ -131,7 +131,7 @@ def reach(name: str, endpoint: Endpoint) -> None:
         # the raw body: the package fails on a response that is not a list
         listed = json.loads(client.models.with_raw_response.list().http_response.text)
         models = listed.get("data") if isinstance(listed, dict) else None
-        names = [str(model["id"]) for model in models or ()]
+        names = [str(model["id"]) for model in models or () if isinstance(model, dict) and "id" in model]
         if endpoint.model not in names:
             hint = nearest(endpoint.model, names) if names else "/models lists none. Check that the url ends in /v1"
             raise MarlError(f"no model '{endpoint.model}': {hint}")
