@@ -189,28 +189,30 @@ class EpisodeTransport(TeamTransport):
         super().__init__(team, agent, ignored=ignored)
         self._conversations = 0
         self._given_up: dict[str, str | None] = {}  # messages of a request -> the slot of its conversation
-        self._unsent: dict[tuple[str, bytes], tuple[int, Content]] = {}  # answers for which no client has waited
+        self._unsent: dict[tuple[str, bytes], asyncio.Task[Any]] = {}  # answers that no client has taken to its end
         self.acts: set[asyncio.Task[Any]] = set()  # the requests in progress
 
-    async def respond(self, request: web.BaseRequest, path: str) -> tuple[int, Content]:
-        """The answer to a request. RequestError if the episode ends before."""
+    async def respond(self, request: web.BaseRequest, path: str) -> web.Response:
+        """Answer a request. RequestError if the episode ends before."""
         body = await request.content.read()
-        if (unsent := self._unsent.pop((path, body), None)) is not None:
-            return unsent
-        act = asyncio.create_task(self.answer(request.method, path, body))
+        act = self._unsent.pop((path, body), None) or asyncio.create_task(self.answer(request.method, path, body))
         self.acts.add(act)
+        sent = False
         try:
             await asyncio.wait({act})
-        except asyncio.CancelledError:  # the client has closed the connection
-            if act.done() and not act.cancelled():
-                self._unsent[path, body] = act.result()
-            act.cancel()
-            raise
+            if act.cancelled():
+                raise RequestError(ENDED, status=410, code="episode_ended")
+            response = _response(*act.result())
+            with contextlib.suppress(ConnectionError):
+                await response.prepare(request)
+                await response.write_eof()
+                sent = True
+            return response
         finally:
+            if not sent and act.done() and not act.cancelled() and not act.exception():  # the client has gone
+                self._unsent[path, body] = act
+            act.cancel()
             self.acts.discard(act)
-        if act.cancelled():
-            raise RequestError(ENDED, status=410, code="episode_ended")
-        return act.result()
 
     async def _acts(self, agent: str, asked: Request, slot: str | None) -> list[Action]:
         key = json.dumps(asked.messages)
@@ -284,12 +286,15 @@ class Gateway:
             if (transport := agents.get(agent)) is None:
                 why = f"the team has no agent '{agent}': {nearest(agent, agents)}"
                 raise RequestError(why, status=404, code="not_found")
-            status, content = await transport.respond(request, f"/{rest}")
+            return await transport.respond(request, f"/{rest}")
         except RequestError as error:
-            status, content = refused(request.path, error)
-        if isinstance(content, bytes):
-            return web.Response(body=content, content_type="text/event-stream")
-        return web.json_response(content, status=status, headers=FINAL if status != 200 else None)
+            return _response(*refused(request.path, error))
+
+
+def _response(status: int, content: Content) -> web.Response:
+    if isinstance(content, bytes):
+        return web.Response(body=content, content_type="text/event-stream")
+    return web.json_response(content, status=status, headers=FINAL if status != 200 else None)
 
 
 _gateways: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Gateway] = weakref.WeakKeyDictionary()

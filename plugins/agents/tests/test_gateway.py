@@ -87,6 +87,22 @@ def test_a_conversation_is_one_slot_and_another_request_begins_the_next() -> Non
     assert slots == {("0", 0, 1), ("1", 1, 3), subagent, ("2", 2, 5), again}
 
 
+def test_an_answer_that_no_client_has_read_is_that_of_the_repeated_request() -> None:
+    async def do(endpoints: Endpoints) -> str:
+        async with httpx.AsyncClient(timeout=60) as client:
+            url = f"{endpoints['solver'].openai}/chat/completions"
+            async with client.stream("POST", url, json={"messages": ASK}):
+                pass  # closes the connection in the middle of a long body
+            return str((await client.post(url, json={"messages": ASK})).json()["choices"][0]["message"]["content"])
+
+    async def go() -> None:  # `asyncio.run` would take seconds for the `repr` of what it returns
+        policy = ScriptedPolicy({"solver": {"content": "4", "reasoning_content": "4" * 2**22}})
+        episode = one(await Independent(1).sample(ScriptedContext(Does(do), TASK, policy, tasks=Whole())))
+        assert (episode.answer, len(episode.turns)) == ("4", 1)
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_anthropics_api_has_tools_and_continues_its_conversation(stream: bool) -> None:
     import anthropic  # seconds
