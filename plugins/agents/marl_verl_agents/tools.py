@@ -147,7 +147,7 @@ class McpServer(AbstractAsyncContextManager["McpServer"]):
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             if not ready.done():
-                command = " ".join([getattr(self._server, "command", self.name), *getattr(self._server, "args", ())])
+                command = getattr(self._server, "command", self.name)  # without its arguments, which may be secret
                 why = f"MCP server '{command}' cannot be reached: {type(error).__name__}: {error}"
                 ready.set_exception(ConnectionError(why))
 

@@ -110,7 +110,7 @@ def test_an_mcp_server_as_a_process_is_recorded(script: Path) -> None:
     assert (tools["description"], sorted(tools["parameters"]["properties"])) == ("Add two numbers.", ["a", "b"])
     assert [call.raised is not None for call in first.journal.calls()] == [False, False, True]
     assert [call.agent for call in first.journal.calls()] == [None, "solver", "solver"]  # the list of tools is no use
-    with pytest.raises(WorkflowError, match=r"MCP server '.*none\.py' cannot be reached: .*Connection closed"):
+    with pytest.raises(WorkflowError, match=rf"MCP server '{sys.executable}' cannot be reached: .*Connection closed"):
         answers(uses([sys.executable, str(script.with_name("none.py"))]))
     with pytest.raises(WorkflowError, match="it took longer than 1 s"):  # its block ends, too
         answers(uses([sys.executable, "-c", "import time; time.sleep(99)"]), seconds=1)
