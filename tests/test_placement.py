@@ -19,7 +19,7 @@ ROLLOUT = {
 }
 
 
-def case(policies: dict[str, Any], pools: Any = None, **trainer: int) -> tuple[DictConfig, TeamConfig]:
+def case(policies: dict[str, Any], pools: Any = None, **trainer: Any) -> tuple[DictConfig, TeamConfig]:
     marl = {
         **{"run": {}, "agents": {f"agent-{name}": {"policy": name} for name in policies}, "policies": policies},
         **{"pools": pools or {}, "task": {"name": "t"}, "workflow": {"name": "w"}, "algorithm": {"name": "a"}},
@@ -58,6 +58,7 @@ def test_more_policies_than_gpus_with_the_sum() -> None:
     with pytest.raises(MarlError, match=message):
         check_placement(config, team)
     check_placement(*case({"a": {}, "b": {}}))
+    check_placement(*case({"a": {}, "b": {}, "c": {}}, device="npu"))
 
 
 @pytest.mark.usefixtures("gpus")

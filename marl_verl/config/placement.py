@@ -147,7 +147,7 @@ def check_placement(config: DictConfig, team: TeamConfig) -> Iterator[str]:
         return
     if ray.get("num_gpus") is not None:
         check_room(pools, [int(ray.num_gpus)], "ray_kwargs.ray_init.num_gpus allows")
-    elif on_gpu(config):
+    elif str(config.trainer.device) == "cuda":  # those of an NPU are not counted here: Ray counts them
         check_room(pools, [_visible_gpus()], "this machine has")
     elif any(pool.nodes > 1 for pool in pools):
         check_room(pools, [sum(pool.gpus for pool in pools)], "one machine has")

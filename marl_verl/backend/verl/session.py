@@ -211,5 +211,6 @@ def check_slots(config: Any) -> Iterator[str]:
     real = any(name.startswith("accelerator_type:") for node in nodes for name in node)
     if ray_address(config) and real and not on_gpu(config):
         yield "the Ray cluster has accelerators, and this machine has none: add hardware=gpu to the command"
-    check_room(pools, [node.get("GPU", 0) for node in nodes], "Ray has")
+    resource = "NPU" if str(config.trainer.device) == "npu" else "GPU"
+    check_room(pools, [node.get(resource, 0) for node in nodes], "Ray has")
     check_cpus(config, pools, [node.get("CPU", 0) for node in nodes])
