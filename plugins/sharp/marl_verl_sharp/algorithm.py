@@ -51,7 +51,8 @@ class SharpMix(RewardMix):
     from second-hand descriptions: no authors' code was found.
 
     An mc on the planner's own rows is ignored. So add a planner of another name to `credit.without`, to avoid needless
-    replays. A worker in `credit.without` has no mc, which is an error.
+    replays, and calls that `worker_calls/*` counts as a worker's. A worker in `credit.without` has no mc, which is an
+    error.
     """
 
     name: ClassVar[str] = "sharp"
