@@ -112,9 +112,9 @@ class Buffer:
     def tasks(self) -> int:
         return len({row.task for row in self.rows})
 
-    @property
-    def missing(self) -> int:
-        """Number of tasks that the buffer lacks to be full; negative if it has more. With `fill`, an estimate."""
+    def estimate_missing(self) -> int:
+        """Number of tasks that the buffer lacks to be full; negative if it has more. With `fill`, by the rows of a task
+        in the buffer, which are remembered for when it is empty."""
         missing, tasks = self.size - self.tasks, self.tasks
         if self._rows_of_task is not None and self.fill is not None:
             self._rows_of_task = len(self.rows) / tasks if tasks else self._rows_of_task
@@ -171,10 +171,9 @@ class Learner:
             version = self.version
             self.future = self._stream.beside(f"update-{self.name}", lambda: self._work(rows, version))
 
-    @property
-    def missing(self) -> int:
+    def estimate_missing(self) -> int:
         """Number of tasks to sample for the next update; negative: tasks that wait while an update is running."""
-        return -self.buffer.tasks if self.future else self.buffer.missing
+        return -self.buffer.tasks if self.future else self.buffer.estimate_missing()
 
     def end(self) -> None:
         """Collect the update if it has finished. Raises the exception of a failed update."""
@@ -251,7 +250,7 @@ class Asynchronous:
             while len(reports) < self._size and not (reports and reports[-1].error):
                 self._learn()
                 # those that the update of the slowest policy lacks, and those ahead of it
-                lacking = min((learner.missing for learner in self.learners.values()), default=self._size)
+                lacking = min((learner.estimate_missing() for learner in self.learners.values()), default=self._size)
                 self._dispatch.fill(self.rollouts, self.versions(), self._ahead + lacking)
                 with timed(seconds, "gen"):
                     self._arrived.extend([] if self._arrived else self.rollouts.finished(self._updates()))

@@ -49,7 +49,7 @@ def test_by_default_an_update_takes_the_rows_of_a_batch(size: int, tasks: list[i
     buffer = Buffer(None, None, 4, size)
     buffer.add(Waiting(f"s1t{task:05d}_{number}_0", {}, 0) for number, task in enumerate(tasks))
     for _ in range(updates):
-        before, missing = buffer.rows, buffer.missing
+        before, missing = buffer.rows, buffer.estimate_missing()
         assert buffer.full == (buffer.tasks >= size) == (missing <= 0)
         assert missing == size - buffer.tasks
         taken, _ = buffer.take(0)
@@ -60,14 +60,14 @@ def test_by_default_an_update_takes_the_rows_of_a_batch(size: int, tasks: list[i
 
 def test_the_tasks_that_a_buffer_lacks_are_estimated_from_the_rows_of_a_task() -> None:
     buffer = Buffer(fill=16, batch=8, max_staleness=4, size=4)
-    assert buffer.missing == 4
+    assert buffer.estimate_missing() == 4
     buffer.add(Waiting(f"s1t{number // 2:05d}_{number}_0", {}, 0) for number in range(6))
-    assert (buffer.tasks, buffer.missing) == (3, 5)  # 10 rows, of 2 a task
+    assert (buffer.tasks, buffer.estimate_missing()) == (3, 5)  # 10 rows, of 2 a task
     buffer.add(Waiting(f"s2t{number // 2:05d}_{number}_0", {}, 0) for number in range(14))
-    assert buffer.missing == -2
+    assert buffer.estimate_missing() == -2
     few = Buffer(None, batch=8, max_staleness=4, size=1)
     few.add([row(0, 0)])
-    assert (few.full, few.missing) == (False, 1)  # a task, and less than a batch
+    assert (few.full, few.estimate_missing()) == (False, 1)  # a task, and less than a batch
 
 
 class Workers:
