@@ -23,6 +23,7 @@ from marl_verl.run.terminal import show
 from marl_verl.version import __version__
 from marl_verl_report import curves, overview, steps
 
+TASKS = 8  # of each step, whose episodes a report contains
 STEPS = 24  # stored steps of each kind (training, validation) per run whose episodes a report contains
 SCRIPTS = ("basics.js", "charts.js", "advantage.js", "tree.js", "play.js", "episodes.js", "main.js")
 
@@ -40,24 +41,28 @@ the runs. It contains the episodes of the first tasks of up to 24 stored steps o
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help="the file (default: report.html in the first run)")
-    tasks = "tasks of each step whose episodes are included (default: %(default)s)"
-    parser.add_argument("--tasks", type=at_least(0), default=8, metavar="N", help=tasks)
+    tasks = f"tasks of each step whose episodes are included (default: {TASKS})"
+    parser.add_argument("--tasks", type=at_least(0), metavar="N", help=tasks)
     serve = "serve the page of one run on this machine, as `marl-verl watch` does: there acts can be edited"
     parser.add_argument("--serve", action="store_true", help=serve)
-    parser.add_argument("--port", type=at_least(0), default=0, metavar="N", help="of --serve (default: a free one)")
+    parser.add_argument("--port", type=at_least(0), metavar="N", help="of --serve (default: a free one)")
     add_plugin_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    unused = {"--output": options.output, "--tasks": options.tasks} if options.serve else {"--port": options.port}
+    if names := " and ".join(name for name, value in unused.items() if value is not None):
+        other = "a file, which --serve does not write" if options.serve else "--serve, which is not given"
+        raise MarlError(f"{names} {'are options' if ' ' in names else 'is an option'} of {other}: leave out {names}")
     if options.serve:
         from marl_verl_report import watch  # here: it imports this module
 
         if len(options.runs) > 1:
             raise MarlError("--serve shows one run, whose acts can be edited: leave out the others, or --serve")
-        options.run = options.runs[0]
+        options.run, options.port = options.runs[0], options.port or 0
         return watch.run(options)
     output = options.output or options.runs[0] / "report.html"
-    size = write(options.runs, output, options.tasks, options.plugin)
+    size = write(options.runs, output, TASKS if options.tasks is None else options.tasks, options.plugin)
     show(f"report {output} ({size / 1e6:.1f} MB)")
     return 0
 

@@ -115,3 +115,6 @@ def test_the_command_prints_its_address_and_ends_with_ctrl_c(
         assert main(command) == 0
         assert f"watching {folder}: open http://127.0.0.1:" in capsys.readouterr().out
     assert main(["report", str(folder), str(folder), "--serve"]) == 2
+    for options, names in ("--serve --tasks 8", "--tasks is"), ("--port 0", "--port is"):
+        assert main(["report", str(folder), *options.split()]) == 2
+        assert f"{names} an option" in capsys.readouterr().err
