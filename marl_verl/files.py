@@ -49,10 +49,13 @@ def _check(path: Path, status: os.stat_result, most: int) -> None:
 def read_bytes(path: Path, most: int = MOST, follow: bool = False) -> bytes:
     """The content of a regular file of at most `most` bytes (else MarlError). `follow`: the path itself may be a link,
     which is an OSError otherwise."""
-    flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
-    with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
-        _check(path, os.fstat(file.fileno()), most)
-        return read_bounded(file, f"'{path}'", most)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
+    try:
+        _check(path, os.fstat(descriptor), most)
+        with open(descriptor, "rb", closefd=False) as file:
+            return read_bounded(file, f"'{path}'", most)
+    finally:
+        os.close(descriptor)
 
 
 def read_bounded(stream: IO[bytes], source: str, most: int = MOST) -> bytes:

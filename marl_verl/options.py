@@ -111,9 +111,10 @@ def check_decorated(cls: type[Part]) -> Iterator[str]:
 @check
 def check_defaults(cls: type) -> Iterator[str]:
     """MarlError for a new default of an inherited option that has no annotation: a dataclass would ignore it."""
-    for name in (field.name for field in dataclasses.fields(cls)):
-        owner = next((base for base in cls.__mro__ if name in vars(base)), None)
-        if owner is not None and name not in vars(owner).get("__annotations__", ()):
+    for name in (field.name for field in dataclasses.fields(cls) if field.init):
+        typed = {base: name in vars(base).get("__annotations__", ()) for base in cls.__mro__}
+        owner = next(base for base in cls.__mro__ if typed[base] or name in vars(base))
+        if not typed[owner] and not isinstance(vars(owner)[name], types.MemberDescriptorType):  # of slots
             yield f"annotate '{owner.__name__}.{name}': a dataclass ignores the default of an option without a type"
 
 

@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -95,6 +95,12 @@ def test_an_option_that_is_no_part_is_named(value: Any) -> None:
     for use in (lambda: Algorithm(rewards=Ignored()), lambda: build(Ignored, {}, "o")):
         with pytest.raises(MarlError, match=r"annotate 'Ignored\.factor'"):
             use()
+
+    @dataclass(frozen=True, slots=True)
+    class Valid(Doubled):
+        names: list[str] = field(default_factory=list)
+
+    assert build(Valid, {}, "o") == Valid(2.0, [])
 
 
 TWO = (Efficiency(), StepGroups(gamma=0.5))

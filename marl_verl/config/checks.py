@@ -179,6 +179,8 @@ def check_engine(resolved: DictConfig, team: TeamConfig) -> Iterator[str]:
         if critic.use_dynamic_bsz and limit < prompt + 1:
             problem = f"'marl.critic.ppo_max_token_len_per_gpu' is {limit}, but an observation may have {prompt} tokens"
             yield f"{problem} and one more: raise it, or lower marl.critic.max_prompt_length"
+        if not critic.use_dynamic_bsz and critic.ppo_micro_batch_size_per_gpu is None:
+            yield "marl.critic: use_dynamic_bsz=false needs ppo_micro_batch_size_per_gpu"
         attention = critic.model.override_config.get("attn_implementation")
         yield from kernel_problems(critic.model, "marl.critic", attention, critic.fsdp.ulysses_sequence_parallel_size)
     for name, section in resolved.policies.items():

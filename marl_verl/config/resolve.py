@@ -268,7 +268,8 @@ def _critic(config: DictConfig, policy: Mapping[str, Any], override: dict[str, A
     if (override.get("model") or {}).get("path"):  # not the tokenizer and config of the policy's model
         base.model.tokenizer_path = base.model.hf_config_path = None
         override = {**override, "model": {**override["model"], "path": located(override["model"]["path"])}}
-    base.ppo_max_token_len_per_gpu = actor["ppo_max_token_len_per_gpu"]
+    for key in ("ppo_max_token_len_per_gpu", "ppo_micro_batch_size_per_gpu"):
+        base[key] = actor[key]
     base.loss_agg_mode, base.loss_scale_factor = "token-mean", None
     base.optim.total_training_steps = whole.trainer.total_training_steps
     whole.critic = OmegaConf.merge(base, override)

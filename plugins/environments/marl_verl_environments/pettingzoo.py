@@ -115,10 +115,12 @@ def as_text(observation: Any, start: int = 0) -> str:
     """An observation as text: a text as it is, anything else as JSON, and the legal actions by number, from `start`."""
     if isinstance(observation, str):
         return observation
-    if isinstance(observation, Mapping) and "action_mask" in observation:
+    if not isinstance(observation, Mapping):
+        return json.dumps(_plain(observation))
+    if "action_mask" in observation:
         legal = (np.flatnonzero(observation["action_mask"]) + start).tolist()
         return f"{as_text(observation['observation'])}\nLegal actions: {', '.join(map(str, legal))}"
-    return json.dumps(observation, default=_plain)
+    return json.dumps({name: _plain(value) for name, value in observation.items()})
 
 
 def _plain(value: Any) -> Any:

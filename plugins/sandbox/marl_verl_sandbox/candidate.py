@@ -191,7 +191,11 @@ def function_of(names: dict[str, Any], entry: str) -> Any:
 
 def raised(error: BaseException) -> list[Any]:
     """An exception as plain data: its type's name, and one line of its message."""
-    return ["raise", type(error).__name__, (str(error).splitlines() or [""])[0][:200]]
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - of the program's own class
+        message = ""
+    return ["raise", type(error).__name__, (message.splitlines() or [""])[0][:200]]
 
 
 def judge(request: dict[str, Any], channel: socket.socket) -> int:

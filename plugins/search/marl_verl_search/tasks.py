@@ -149,5 +149,5 @@ class SearchTasks(PublicTasks):
 def answers_of(task: Task) -> list[str]:
     """The right answers of a task. MarlError for another form of data."""
     fields = Fields(task.data, f"the data of task '{task.id}'")
-    aliases = fields.texts("aliases") if task.data.get("aliases") not in (None, "", [], [""]) else []
-    return fields.texts("answers", "answer") + aliases
+    aliases = task.data.get("aliases") or []
+    return fields.texts("answers", "answer") + ([aliases] if isinstance(aliases, str) else aliases)
