@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # name -> (limit today, the aim). Lower a limit with the code; raise it with a reason in the commit only.
 LIMITS = {
-    "lines of the core": (16_797, 18_000),
+    "lines of the core": (16_803, 18_000),
     "raises per 1,000 lines of the core": (11.0, 12),
     "lines of distributions": (22_732, 17_000),
     "lines of tests": (31_969, 32_000),

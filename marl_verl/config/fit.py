@@ -32,6 +32,7 @@ from marl_verl.errors import MarlError, check, check_returned, unknown, user_err
 from marl_verl.extensions import required
 from marl_verl.options import Part, config_of
 from marl_verl.tasks import Task, TaskSet
+from marl_verl.tasks.base import is_default
 from marl_verl.team import TeamConfig, sides_of
 from marl_verl.team import check_sides as team_sides
 from marl_verl.threads import TimeUp, time_limit, without_breakpoints
@@ -51,7 +52,7 @@ def check_samplers(samplers: Samplers, team: TeamConfig, tasks: TaskSet, workflo
         if sampler.branches and not workflow.replayable:
             problem = f"marl.{section}: workflow '{team.workflow.name}' {NOT_REPLAYABLE}, but sampler"
             yield f"{problem} '{name}' branches from replays: use 'independent' or 'best-of'"
-        if sampler.public and getattr(tasks.public_score, "__func__", None) is TaskSet.public_score:
+        if sampler.public and is_default(tasks, "public_score"):
             problem = f"marl.{section}: sampler '{name}' needs public scores, but task set '{team.task.name}'"
             yield f"{problem} has none: implement TaskSet.public_score, or use sampler 'independent'"
     name, sampler = samplers["validation"]

@@ -50,7 +50,7 @@ def start(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     loop = asyncio.get_running_loop()
     if loop not in _prepared:
         _prepared.add(loop)
-        create: Any = loop.get_task_factory() or (lambda loop, work, **given: asyncio.Task(work, loop=loop, **given))
+        create: Any = loop.get_task_factory() or (lambda loop, work, **rest: asyncio.Task(work, loop=loop, **rest))
 
         def make(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> Any:
             if (creator := _place.get()) is None:

@@ -104,6 +104,11 @@ class TaskSet(Options):
         raise NotImplementedError(f"{type(self).__name__} has no public_score, which choosing among attempts needs")
 
 
+def is_default(tasks: TaskSet, name: str) -> bool:
+    """Whether a method is `TaskSet`'s own, and not of a subclass or of another task set that answers in its place."""
+    return getattr(getattr(tasks, name), "__func__", None) is getattr(TaskSet, name)
+
+
 class DrawnTasks(TaskSet):
     """Base of task sets that draw random tasks, each in one split only, and demonstrations for the models of agents."""
 

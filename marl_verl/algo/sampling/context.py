@@ -15,7 +15,7 @@ from marl_verl.episode import Act, Action, Episode, Journal, Run, Turn, Workflow
 from marl_verl.episode.communication import amounts, read_lengths
 from marl_verl.episode.errors import Limits
 from marl_verl.errors import MarlError, nearest, noted, shown
-from marl_verl.tasks.base import DetailedScore, Task, TaskSet, name_of, winner
+from marl_verl.tasks.base import DetailedScore, Task, TaskSet, is_default, name_of, winner
 from marl_verl.team import AgentConfig, acting, check_sides, sides_of
 from marl_verl.threads import perform
 
@@ -182,7 +182,7 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
     else:
         value = finite(score, "the score", name)
         value = score if isinstance(score, DetailedScore) else value
-    if type(tasks).success is TaskSet.success:  # as there
+    if is_default(tasks, "success"):  # as there
         return value, winner(value) is not None if isinstance(value, dict) else value >= 1.0
     (success,) = await scored(tasks.success, [(task, answer)], seconds)
     return value, bool(success)
@@ -191,7 +191,7 @@ async def judged(tasks: TaskSet, task: Task, answer: Any, seconds: float | None 
 async def measured(tasks: TaskSet, episode: Episode, seconds: float | None) -> dict[str, float]:
     """The measures of an episode's answer; none without one. MarlError for one that is no finite number; TimeoutError
     after `seconds`, during which other episodes go on."""
-    if episode.answer is None or getattr(tasks.measures, "__func__", None) is TaskSet.measures:
+    if episode.answer is None or is_default(tasks, "measures"):
         return {}
     values, name = await perform(tasks.measures, (episode.task, episode.answer), seconds), tasks.measures.__qualname__
     return {str(key): finite(value, f"measure '{key}'", name) for key, value in values.items()}

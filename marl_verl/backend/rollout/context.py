@@ -5,7 +5,6 @@ import json
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from marl_verl.algo.sampling.context import GREEDY, Candidate, SamplingContext, TaskContext
@@ -17,6 +16,8 @@ from marl_verl.errors import MarlError
 from marl_verl.tasks import Task
 from marl_verl.team import AgentConfig, acting
 from marl_verl.threads import Limit
+
+LATE = "no action within {:g} s (marl.rollout.act_seconds)"
 
 
 def request_seed(*identity: Any) -> int:
@@ -72,9 +73,8 @@ class PolicySamplingContext(SamplingContext):
         if self._parts.repeatable:
             place = (session, act.agent, act.slot, candidate) + ((who.name,) if who.name != act.role else ())
             sampling["seed"] = request_seed(self._parts.seed, self._step, self.task.id, *place)
-        gate = self._parts.gates.get(who.policy)
-        limit = partial(Limit, self.limits.act_seconds, "no action within {:g} s (marl.rollout.act_seconds)")
-        async with gate.request() if gate is not None else nullcontext(), limit():  # waiting at the gate is not limited
+        gate, seconds = self._parts.gates.get(who.policy), self.limits.act_seconds
+        async with gate.request() if gate is not None else nullcontext(), Limit(seconds, LATE):  # not of the gate
             # one id for all requests of an episode: verl routes them to the server with their cached prefix
             request = (who.conversation(act.observation), sampling, f"{self.uid}-{session}", act)
             action = await self._parts.clients[who.policy].answer(*request)
